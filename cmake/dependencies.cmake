@@ -1,0 +1,73 @@
+# Everything overtok is built on. Required packages fail here with the name of their Debian package.
+
+find_package(Threads REQUIRED)
+find_package(OpenMP REQUIRED COMPONENTS CXX)
+find_package(PkgConfig REQUIRED)
+
+macro(overtok_find package debian)
+  find_package(${package} ${ARGN} QUIET)
+  if(NOT ${package}_FOUND)
+    message(FATAL_ERROR "${package} was not found. Install ${debian}, or run tools/install_dependencies.sh.")
+  endif()
+endmacro()
+
+macro(overtok_pkg target module debian)
+  pkg_check_modules(${target} QUIET IMPORTED_TARGET ${module})
+  if(NOT ${target}_FOUND)
+    message(FATAL_ERROR "${module} was not found. Install ${debian}, or run tools/install_dependencies.sh.")
+  endif()
+endmacro()
+
+overtok_find(Eigen3 libeigen3-dev)
+overtok_find(yaml-cpp libyaml-cpp-dev)
+overtok_find(absl libabsl-dev)
+overtok_find(CLI11 libcli11-dev)
+overtok_find(nlohmann_json nlohmann-json3-dev)
+overtok_find(simdjson libsimdjson-dev)
+overtok_find(ZLIB zlib1g-dev)
+overtok_pkg(PCRE2 libpcre2-8 libpcre2-dev)
+overtok_pkg(ZSTD libzstd libzstd-dev)
+overtok_pkg(XXHASH libxxhash libxxhash-dev)
+overtok_pkg(HWY libhwy libhwy-dev)
+overtok_pkg(UTF8PROC libutf8proc libutf8proc-dev)
+overtok_pkg(OPENSSL_CRYPTO libcrypto libssl-dev)
+# The serial build of HDF5: it is thread-safe in Debian, the MPI build is not.
+overtok_pkg(HDF5_SERIAL hdf5-serial libhdf5-dev)
+
+# yaml-cpp 0.7 exports a bare target name.
+if(NOT TARGET yaml-cpp::yaml-cpp)
+  add_library(yaml-cpp::yaml-cpp ALIAS yaml-cpp)
+endif()
+
+find_path(RANDOM123_INCLUDE Random123/philox.h)
+if(NOT RANDOM123_INCLUDE)
+  message(FATAL_ERROR "Random123 was not found. Install librandom123-dev, or run tools/install_dependencies.sh.")
+endif()
+
+find_package(MPI QUIET COMPONENTS C)
+if(NOT MPI_C_FOUND)
+  message(FATAL_ERROR "MPI was not found. Install libopenmpi-dev, or run tools/install_dependencies.sh.")
+endif()
+
+if(OVERTOK_ONEDNN)
+  find_package(dnnl QUIET)
+  if(dnnl_FOUND)
+    message(STATUS "oneDNN ${dnnl_VERSION}: used for matrix products")
+  else()
+    message(STATUS "oneDNN not found (libdnnl-dev): Eigen does the matrix products")
+  endif()
+endif()
+
+if(OVERTOK_CUDA)
+  find_package(CUDAToolkit QUIET)
+  if(CUDAToolkit_FOUND)
+    message(STATUS "CUDA toolkit ${CUDAToolkit_VERSION} found")
+  else()
+    message(STATUS "CUDA toolkit not found: CPU only")
+  endif()
+endif()
+
+if(OVERTOK_TESTS)
+  overtok_find(GTest "libgtest-dev and libgmock-dev")
+  overtok_find(benchmark libbenchmark-dev)
+endif()

@@ -1,0 +1,42 @@
+# Compiler settings that every target shares, and the two helpers that define targets.
+
+set(CMAKE_CXX_STANDARD 20)
+set(CMAKE_CXX_STANDARD_REQUIRED ON)
+set(CMAKE_CXX_EXTENSIONS OFF)
+set(CMAKE_POSITION_INDEPENDENT_CODE ON)
+set(CMAKE_EXPORT_COMPILE_COMMANDS ON)
+set(CMAKE_RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR})
+# O3 without -ffast-math: NaN guards have to stay. Contraction is off so that a sum does not depend on which compiler
+# chose to fuse it; kernels that want fused multiply-adds ask for them.
+set(CMAKE_CXX_FLAGS_RELEASE "-O3 -DNDEBUG")
+
+add_library(overtok_settings INTERFACE)
+target_include_directories(overtok_settings INTERFACE ${PROJECT_SOURCE_DIR})
+target_compile_options(overtok_settings INTERFACE -Wall -Wextra -Wpedantic -Wshadow -Wnon-virtual-dtor -Woverloaded-virtual
+                       -ffp-contract=off)
+if(OVERTOK_WERROR)
+  target_compile_options(overtok_settings INTERFACE -Werror)
+endif()
+if(OVERTOK_SANITIZE)
+  target_compile_options(overtok_settings INTERFACE -fsanitize=${OVERTOK_SANITIZE} -fno-omit-frame-pointer -fno-sanitize-recover=all)
+  target_link_options(overtok_settings INTERFACE -fsanitize=${OVERTOK_SANITIZE})
+endif()
+target_link_libraries(overtok_settings INTERFACE OpenMP::OpenMP_CXX Threads::Threads)
+
+# overtok_library(NAME SOURCES a.cc b.cc DEPENDS overtok_core absl::status ...)
+function(overtok_library name)
+  cmake_parse_arguments(L "" "" "SOURCES;DEPENDS" ${ARGN})
+  add_library(${name} STATIC ${L_SOURCES})
+  target_link_libraries(${name} PUBLIC overtok_settings ${L_DEPENDS})
+endfunction()
+
+# overtok_test(NAME SOURCES a_test.cc ... DEPENDS overtok_core ...): one program, one CTest entry per program (the
+# programs are quick; an entry per case would spend the time on starting processes).
+function(overtok_test name)
+  cmake_parse_arguments(T "" "" "SOURCES;DEPENDS" ${ARGN})
+  add_executable(${name} ${T_SOURCES})
+  target_link_libraries(${name} PRIVATE overtok_test_support ${T_DEPENDS} GTest::gmock GTest::gtest GTest::gtest_main)
+  set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/tests)
+  add_test(NAME ${name} COMMAND ${name})
+  set_tests_properties(${name} PROPERTIES TIMEOUT 600)
+endfunction()
