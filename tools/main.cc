@@ -1,0 +1,7 @@
+// overtok: the program. Every subcommand is a file of this folder; this one only lists them.
+#include "tools/program.h"
+
+int main(int argc, char** argv) {
+  overtok::Program program;
+  return program.Main(argc, argv);
+}
