@@ -1,0 +1,39 @@
+#include "core/cpu/kernels.h"
+
+namespace overtok {
+
+namespace cpu {
+
+const Kernels& CpuKernels() {
+  static const Kernels kernels = {
+      .fill = Fill,
+      .cast = Cast,
+      .add = Add,
+      .matmul = Matmul,
+      .rms_norm_forward = RmsNormForward,
+      .rms_norm_backward = RmsNormBackward,
+      .qk_norm_rope_forward = QkNormRopeForward,
+      .qk_norm_rope_backward = QkNormRopeBackward,
+      .attention_forward = AttentionForward,
+      .attention_backward = AttentionBackward,
+      .swiglu_forward = SwiGluForward,
+      .swiglu_backward = SwiGluBackward,
+      .embedding_forward = EmbeddingForward,
+      .embedding_backward = EmbeddingBackward,
+      .softmax_xent = SoftmaxXent,
+      .sum_squares = SumSquares,
+      .muon_momentum = MuonMomentum,
+      .newton_schulz_polynomial = NewtonSchulzPolynomial,
+      .scale_by_norm = ScaleByNorm,
+      .hyperball_update = HyperballUpdate,
+      .adamh_update = AdamHUpdate,
+      .adam_update = AdamUpdate,
+  };
+  return kernels;
+}
+
+}  // namespace cpu
+
+Context CpuContext() { return Context(DeviceKind::kCpu, &cpu::CpuKernels()); }
+
+}  // namespace overtok

@@ -1,0 +1,65 @@
+// Memory: every byte a run will use, taken before step 0 and counted by purpose. The same
+// construction code runs in two modes: real (bytes are allocated, zero-filled) and dry (nothing is
+// allocated, tensors have a null pointer), so that `overtok plan` prints the very numbers a run
+// takes. Nothing is freed before the Memory goes.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/strings/string_view.h"
+#include "core/context.h"
+#include "core/tensor.h"
+
+namespace overtok {
+
+enum class Purpose : uint8_t {
+  kParameters,     // master weights
+  kComputeCopies,  // bf16 copies of them
+  kGradients,
+  kOptimizer,    // moments and momenta
+  kActivations,  // kept for the backward pass, and its gradients
+  kHead,         // logit tiles
+  kScratch,      // shared by ops
+  kBatches,      // ids, segments, weights
+};
+inline constexpr int kPurposes = 8;
+const char* NameOf(Purpose purpose);
+
+class Memory {
+ public:
+  enum class Mode : uint8_t { kReal, kDry };
+  explicit Memory(Mode mode) : mode_(mode) {}
+  ~Memory();
+  Memory(const Memory&) = delete;
+  Memory& operator=(const Memory&) = delete;
+
+  bool dry() const { return mode_ == Mode::kDry; }
+  // A zero-filled tensor, 64-byte aligned. Running out of memory aborts with what was asked for: a
+  // plan is compared with the machine's memory before any tensor is taken.
+  Tensor Take(Purpose purpose, absl::string_view name, DType dtype, Shape shape);
+  // Some op will need this much scratch at once; the largest request counts.
+  void NeedScratch(int64_t bytes);
+  // Allocates the scratch and gives it to the context. Call once, after every component has taken
+  // its share.
+  void Commit(Context* context);
+
+  int64_t bytes(Purpose purpose) const { return bytes_[static_cast<size_t>(purpose)]; }
+  int64_t total() const;
+
+ private:
+  struct Block {
+    void* data;
+    int64_t bytes;
+  };
+  void* Allocate(int64_t bytes, absl::string_view name);
+  Mode mode_;
+  bool committed_ = false;
+  int64_t scratch_ = 0;
+  std::array<int64_t, kPurposes> bytes_{};
+  std::vector<Block> blocks_;
+};
+
+}  // namespace overtok

@@ -1,0 +1,92 @@
+// Optimizer passes. Each state update is one memory-bound pass; norms travel as f64 scalars in
+// device memory, so that a step needs no answer from the device. Sums are taken over blocks of
+// fixed size and then in order: results do not depend on the thread count. Formulas:
+// docs/optimizers.md. All parameters, gradients and states are f32 here (tests: f64).
+#pragma once
+
+#include <vector>
+
+#include "core/context.h"
+#include "core/tensor.h"
+
+namespace overtok {
+
+// out[0] (f64) = sum of squares of x (f32, f64 or bf16), plus out[0] when accumulate.
+struct SumSquaresArgs {
+  Tensor x, out;
+  bool accumulate = false;
+};
+void SumSquares(const Context& context, const SumSquaresArgs& args);
+
+// The factor by which a group's gradients are clipped: min(1, max_norm / sqrt(norm_squared[0])); 1
+// when the norm is 0.
+struct Clip {
+  Tensor norm_squared;  // [1] f64
+  double max_norm = 0;  // 0: no clipping
+};
+
+// One matrix of a stack of equal shapes. buffer <- mu buffer + g;  x <- nesterov ? g + mu buffer :
+// buffer;  g is gradient times clip factor. norm_squared[0] = sum of squares of x before rounding
+// (f64). x: f32, bf16 (f64), same element count.
+struct MuonMomentumArgs {
+  Tensor gradient, buffer, x, norm_squared;
+  Clip clip;
+  double momentum = 0;
+  bool nesterov = true;
+};
+void MuonMomentum(const Context& context, const MuonMomentumArgs& args);
+
+// x[b] <- x[b] / (sqrt(norm_squared[b]) + eps). x: [batch, rows, cols] f32, bf16 (f64);
+// norm_squared: [batch] f64.
+struct ScaleByNormArgs {
+  Tensor x, norm_squared;
+  double eps = 0;
+};
+void ScaleByNorm(const Context& context, const ScaleByNormArgs& args);
+
+// y[b] <- c y[b] + b x[b] + a I. x, y: [batch, n, n] f32, bf16 (f64): with x = A and y = A A the
+// Newton-Schulz factor.
+struct NewtonSchulzPolynomialArgs {
+  Tensor x, y;
+  double a = 0, b = 0, c = 0;
+};
+void NewtonSchulzPolynomial(const Context& context, const NewtonSchulzPolynomialArgs& args);
+
+// One matrix: R = |w|_F; w' = w - rate R u / max(|u|_F, 1e-10); w <- R w' / max(|w'|_F, 1e-10). w:
+// f32 (f64); u: f32, bf16 (f64). |w'| comes from |w|, |u| and <w, u> (f64), so that w is read twice
+// and written once.
+struct HyperballUpdateArgs {
+  Tensor w, u;
+  double rate = 0;
+};
+void HyperballUpdate(const Context& context, const HyperballUpdateArgs& args);
+
+struct AdamConstants {
+  double beta1 = 0, beta2 = 0, eps = 0;
+  double correction1 = 1, correction2 = 1;  // 1 - beta^t, t counted from 1
+};
+
+// m <- beta1 m + (1 - beta1) g; v <- beta2 v + (1 - beta2) g^2; u = (m / correction1) / (sqrt(v /
+// correction2) + eps), then the update of HyperballUpdateArgs with u, which is recomputed in the
+// second pass and never stored. 0 / (0 + eps) = 0.
+struct AdamHUpdateArgs {
+  Tensor w, gradient, m, v;
+  Clip clip;
+  AdamConstants constants;
+  double rate = 0;
+};
+void AdamHUpdate(const Context& context, const AdamHUpdateArgs& args);
+
+// The same m, v, u; w <- w - rate u.
+struct AdamUpdateArgs {
+  Tensor w, gradient, m, v;
+  Clip clip;
+  AdamConstants constants;
+  double rate = 0;
+};
+void AdamUpdate(const Context& context, const AdamUpdateArgs& args);
+
+// Scratch that any of these may ask for, given the element count of its largest tensor.
+int64_t OptimizerScratch(int64_t elements);
+
+}  // namespace overtok

@@ -1,0 +1,24 @@
+// One tile of softmax cross-entropy over ready logits: loss and gradient in one visit of each row.
+// Log-sum-exp, loss and p - 1 are fp32 (f64 for f64); the gradient is rounded once. Loss =
+// log-sum-exp - target logit, never the log of a probability. losses/linear_cross_entropy.h calls
+// it tile by tile, so that [tokens, V] never exists.
+#pragma once
+
+#include "core/context.h"
+#include "core/tensor.h"
+
+namespace overtok {
+
+// logits: [R, V] f32 (f64). targets: [R] u32 below V. weight: [R] f32 (f64): factor of the row's
+// gradient; a row of weight 0 has its loss computed all the same and gets an exactly zero gradient.
+// dlogits: [R, V] f32, bf16 (f64), may alias logits (equal dtype), or undefined for evaluation:
+//   weight * (softmax(logits) - onehot(target) + 2 z_loss * lse * softmax(logits)).
+// loss, lse: [R] f32 (f64), written: cross-entropy without the z-loss (z_loss * lse^2, which the
+// caller forms from lse).
+struct SoftmaxXentArgs {
+  Tensor logits, targets, weight, dlogits, loss, lse;
+  double z_loss = 0;
+};
+void SoftmaxXent(const Context& context, const SoftmaxXentArgs& args);
+
+}  // namespace overtok
