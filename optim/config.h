@@ -1,0 +1,43 @@
+// The optimizer: the section `optimizer` of a configuration, resolved (no `auto` left) and checked.
+// Which parameter belongs to which group (muonh, adamh, adam) is declared by the parameter.
+#pragma once
+
+#include <array>
+#include <cstdint>
+
+#include "core/tensor.h"
+
+namespace overtok {
+
+// The coefficients (a, b, c) of X <- a X + (b A + c A A) X, A = X X^T, that `simple` stands for.
+inline constexpr std::array<double, 3> kSimpleNewtonSchulz = {3.4445, -4.7750, 2.0315};
+
+struct NewtonSchulzConfig {
+  int64_t steps = 5;
+  double eps = 1e-5;  // X0 = G / (|G|_F + eps)
+  std::array<double, 3> coefficients = kSimpleNewtonSchulz;
+  DType precision = DType::kF32;  // of the products: kF32, or kBF16 with f32 accumulation
+};
+
+struct ScheduleConfig {
+  enum class Type { kLinear, kCosine };
+  Type type = Type::kLinear;
+  int64_t warmup_steps = 0;  // the multiplier of step t is t / warmup_steps for t < warmup_steps
+  double decay = 0.8;        // linear: the last int(decay * steps) steps fall from 1
+  double min_lr_ratio = 0;   // where the fall ends, as a fraction of the full rate
+};
+
+struct OptimizerConfig {
+  double lr = 0;           // of the groups muonh and adamh, before the schedule's multiplier
+  double adam_lr = 0;      // of the group adam, before the schedule's multiplier
+  double momentum = 0.95;  // muonh: B <- momentum * B + g
+  bool nesterov = true;    // muonh: direction g + momentum * B instead of B
+  NewtonSchulzConfig newton_schulz;
+  double beta1 = 0.9;          // adam, adamh: decay of the first moment
+  double beta2 = 0.98;         // adam, adamh: decay of the second moment
+  double eps = 1e-20;          // adam, adamh: added to the root of the second moment
+  double max_grad_norm = 1.0;  // each group's gradient is scaled down to this L2 norm; 0: no clip
+  ScheduleConfig schedule;
+};
+
+}  // namespace overtok
