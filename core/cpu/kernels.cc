@@ -21,6 +21,7 @@ const Kernels& CpuKernels() {
       .embedding_forward = EmbeddingForward,
       .embedding_backward = EmbeddingBackward,
       .softmax_xent = SoftmaxXent,
+      .weighted_sum = WeightedSum,
       .sum_squares = SumSquares,
       .muon_momentum = MuonMomentum,
       .newton_schulz_polynomial = NewtonSchulzPolynomial,

@@ -23,6 +23,7 @@ void SwiGluBackward(const Context& context, const SwiGluBackwardArgs& args);
 void EmbeddingForward(const Context& context, const EmbeddingForwardArgs& args);
 void EmbeddingBackward(const Context& context, const EmbeddingBackwardArgs& args);
 void SoftmaxXent(const Context& context, const SoftmaxXentArgs& args);
+void WeightedSum(const Context& context, const WeightedSumArgs& args);
 void SumSquares(const Context& context, const SumSquaresArgs& args);
 void MuonMomentum(const Context& context, const MuonMomentumArgs& args);
 void NewtonSchulzPolynomial(const Context& context, const NewtonSchulzPolynomialArgs& args);

@@ -1,0 +1,54 @@
+// Softmax cross-entropy over a linear head, logits = h W^T, in row tiles: each tile's logits become
+// its gradient in place and leave as dh and dW in the same pass. [tokens, V] never exists; one tile
+// [R, V] does. Returns sums, never means.
+#pragma once
+
+#include <cstdint>
+
+#include "core/context.h"
+#include "core/memory.h"
+#include "core/tensor.h"
+
+namespace overtok {
+
+// Letters: T tokens of a micro-batch, d hidden, V classes, R rows of a tile.
+struct LinearCrossEntropyArgs {
+  Tensor hidden;           // [T, d] act
+  Tensor weight;           // [V, d] act (a parameter's compute tensor)
+  Tensor targets;          // [T] u32 below V
+  Tensor loss_weight;      // [T] f32, w: weight of each token in the sums
+  Tensor gradient_weight;  // [T] f32, w / (global sum of w): what each token's gradient is scaled
+                           // by; undefined: no gradients
+  Tensor d_hidden;         // [T, d] act, overwritten
+  Tensor d_weight;         // [V, d] f32
+  bool accumulate_d_weight = false;
+  double z_loss = 0;  // coefficient of lse^2
+};
+
+struct LossSums {
+  double loss = 0;         // sum of w * cross-entropy
+  double lse_squared = 0;  // sum of w * lse^2, reported apart; the z-loss is z_loss times it
+  double weight = 0;       // sum of w
+};
+
+class LinearCrossEntropy {
+ public:
+  // For micro-batches of up to `tokens` rows, d hidden, V classes in dtype `act`. Takes the tile.
+  LinearCrossEntropy(Memory* memory, int64_t tokens, int64_t hidden, int64_t classes, DType act);
+
+  // Loss and gradients of one micro-batch. Waits for the device (the sums are read on the host).
+  LossSums Run(const Context& context, const LinearCrossEntropyArgs& args);
+
+  // Losses per token of the last Run: [T] f32, nats (evaluation reads them).
+  const Tensor& token_losses() const { return loss_; }
+  int64_t tile_rows() const { return rows_; }
+
+ private:
+  int64_t rows_;       // R
+  Tensor logits_;      // [R, V] f32
+  Tensor d_logits_;    // [R, V] act; logits_ itself in f32 runs
+  Tensor loss_, lse_;  // [T] f32
+  Tensor sums_;        // [3] f64
+};
+
+}  // namespace overtok
