@@ -36,7 +36,7 @@ struct OptimizerConfig {
   double beta1 = 0.9;          // adam, adamh: decay of the first moment
   double beta2 = 0.98;         // adam, adamh: decay of the second moment
   double eps = 1e-20;          // adam, adamh: added to the root of the second moment
-  double max_grad_norm = 1.0;  // each group's gradient is scaled down to this L2 norm; 0: no clip
+  double max_grad_norm = 1.0;  // > 0; each group's gradient is scaled down to this L2 norm
   ScheduleConfig schedule;
 };
 

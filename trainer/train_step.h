@@ -19,6 +19,12 @@
 
 namespace overtok {
 
+// The device side of one micro-batch, and how it is filled from rows [first_row, first_row + rows)
+// of a batch (targets, weights over the global sum). Evaluation uses the same two.
+MicroBatch TakeMicroBatch(const PassShape& pass, Memory* memory);
+void FillMicroBatch(const Batch& batch, int64_t first_row, int64_t rows, double global_weight,
+                    const MicroBatch& out);
+
 struct StepResult {
   int64_t step = 0;      // the step that was taken, from 0
   double loss = 0;       // the scalar that was differentiated

@@ -1,0 +1,75 @@
+#include "losses/linear_cross_entropy.h"
+
+#include <algorithm>
+
+#include "core/ops/matmul.h"
+#include "core/ops/reduce.h"
+#include "core/ops/softmax_xent.h"
+
+namespace overtok {
+namespace {
+
+// A tile of logits of this size keeps the three products long enough to run at full speed, and each
+// tile's read and write of dW (2 V d floats) small beside its 6 R V d operations.
+constexpr int64_t kTileBytes = int64_t{64} << 20;
+constexpr int64_t kRowMultiple = 64;
+
+int64_t TileRows(int64_t tokens, int64_t classes) {
+  const int64_t rows = kTileBytes / (classes * SizeOf(DType::kF32)) / kRowMultiple * kRowMultiple;
+  return std::min(tokens, std::max(rows, kRowMultiple));
+}
+
+}  // namespace
+
+LinearCrossEntropy::LinearCrossEntropy(Memory* memory, int64_t tokens, int64_t hidden,
+                                       int64_t classes, DType act)
+    : rows_(TileRows(tokens, classes)) {
+  OT_CHECK(hidden > 0 && classes > 0 && tokens > 0);
+  logits_ = memory->Take(Purpose::kHead, "head.logits", DType::kF32, {rows_, classes});
+  d_logits_ = act == DType::kF32
+                  ? logits_
+                  : memory->Take(Purpose::kHead, "head.d_logits", act, {rows_, classes});
+  loss_ = memory->Take(Purpose::kHead, "head.loss", DType::kF32, {tokens});
+  lse_ = memory->Take(Purpose::kHead, "head.lse", DType::kF32, {tokens});
+  sums_ = memory->Take(Purpose::kHead, "head.sums", DType::kF64, {3});
+}
+
+LossSums LinearCrossEntropy::Run(const Context& context, const LinearCrossEntropyArgs& args) {
+  const int64_t tokens = args.hidden.dim(0);
+  const bool gradients = args.gradient_weight.defined();
+  OT_CHECK_LE(tokens, loss_.dim(0));
+  for (int64_t begin = 0; begin < tokens; begin += rows_) {
+    const int64_t rows = std::min(rows_, tokens - begin);
+    const Tensor hidden = args.hidden.Rows(begin, rows);
+    const Tensor logits = logits_.Rows(0, rows);
+    Matmul(context, {.a = hidden, .b = args.weight, .c = logits, .trans_b = true});
+
+    SoftmaxXentArgs softmax;
+    softmax.logits = logits;
+    softmax.targets = args.targets.Rows(begin, rows);
+    softmax.weight = (gradients ? args.gradient_weight : args.loss_weight).Rows(begin, rows);
+    if (gradients) softmax.dlogits = d_logits_.Rows(0, rows);
+    softmax.loss = loss_.Rows(begin, rows);
+    softmax.lse = lse_.Rows(begin, rows);
+    softmax.z_loss = args.z_loss;
+    SoftmaxXent(context, softmax);
+    if (!gradients) continue;
+
+    Matmul(context, {.a = softmax.dlogits, .b = args.weight, .c = args.d_hidden.Rows(begin, rows)});
+    Matmul(context, {.a = softmax.dlogits,
+                     .b = hidden,
+                     .c = args.d_weight,
+                     .trans_a = true,
+                     .accumulate = args.accumulate_d_weight || begin > 0});
+  }
+  WeightedSum(context,
+              {.x = loss_.Rows(0, tokens), .w = args.loss_weight, .out = sums_.Rows(0, 1)});
+  WeightedSum(
+      context,
+      {.x = lse_.Rows(0, tokens), .w = args.loss_weight, .out = sums_.Rows(1, 1), .power = 2});
+  WeightedSum(context, {.x = Tensor(), .w = args.loss_weight, .out = sums_.Rows(2, 1)});
+  const double* sums = sums_.data<double>();
+  return {sums[0], sums[1], sums[2]};
+}
+
+}  // namespace overtok
