@@ -1,0 +1,134 @@
+#include "trainer/config/docs.h"
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
+#include "trainer/config/schema.h"
+
+namespace overtok {
+namespace {
+
+constexpr char kIntroduction[] = R"(# Configuration
+
+This page is written by `overtok config docs` from the same table that reads configurations.
+`overtok config show CONFIG [key.path=value ...]` prints what a configuration comes to.
+
+## Files and overrides
+
+A configuration is one YAML document. `base:` names a file or a list of files that it builds on, by
+paths relative to the file that names them; of several, later ones lie over earlier ones. Mappings
+merge, everything else replaces, and `null` in the place of a section removes what was inherited
+there. `key.path=value` on the command line lies over the files; the value is any YAML, lists
+`[a, b]` and mappings `{a: 1}` included, and of two values for one key the later one holds.
+
+Keys that exclude each other (the horizons; `data.passes` and `data.unique_tokens`) replace each
+other across layers: `train.tokens=1B` on the command line takes the place of `train.steps` in a
+file. Inside one layer, two of them are an error.
+
+Paths under `data`, `eval` and `checkpoint` are relative to the working directory.
+
+## What is refused
+
+Unknown keys (with the key that was probably meant), duplicate keys, merge keys (`<<`), several
+documents in a file, and values of another type. Each error names file and line or the command line,
+key, value and what was expected, and all mistakes are reported at once.
+
+An option that can have no effect is an error when it stands in the same file as what disables it,
+or on the command line. Inherited from a base, it is silently inactive.
+
+## Values
+
+- Numbers: `4096`, `4_096`, `0.02`, `1e-3`, `1e9`, and with a suffix `K`, `M`, `B`, `T` for
+  thousands, millions, billions (10^9), trillions (10^12): `10B`. `1.5K` is a whole number. `010`,
+  `0x10`, `nan` and `inf` are refused.
+- Booleans: `true` and `false`, nothing else.
+- Texts that look like numbers or booleans need quotes.
+- `auto` is replaced by what the table says; the resolved configuration shows by what.
+
+## The resolved configuration
+
+Every run stores its configuration with every default and every `auto` written out, as
+`config.yaml` in the run directory; keys without effect are left out. It loads like any other
+configuration and means the same run.
+
+## The length of a run
+
+Exactly one of four keys states it, and the number of steps is rounded down:
+
+| key | steps |
+|---|---|
+| `train.steps` | as given |
+| `train.tokens` | tokens / (batch_sequences * sequence_length) |
+| `train.passes_over_data` | passes * windows / batch_sequences; known once the corpus is open |
+| `train.tokens_per_parameter` | ratio * parameters / (batch_sequences * sequence_length) |
+
+Parameters are all of the model's: token embedding, matrices, norm gains and head. A published
+budget in tokens per *nominal* parameter (20 for each of "130M") is therefore better given as
+`train.tokens`.
+
+## The learning rate
+
+The rate of step t = 0 ... T - 1 is the group's rate times a multiplier, with r = `min_lr_ratio`
+and w = `warmup_steps`:
+
+- t < w: t / w
+- linear, D = int(`decay` * T): r + (1 - r) * clamp(1 - (t - (T - D)) / D, 0, 1)
+- cosine: r + (1 - r) * (1 + cos(pi * (t - w) / (T - w))) / 2
+
+It depends on nothing but the configuration and t, so a resumed run continues it exactly.
+
+## Counting operations
+
+With V vocabulary, d hidden, m MLP inner, L layers, H query heads, K key/value heads of width D, and
+S tokens in a window:
+
+- Parameters of the blocks' matrices: N = L * (2 d H D + 2 d K D + 3 d m). **6ND** is 6 * N * tokens,
+  repeated tokens counted each time.
+- `throughput/total_gflops` counts 3 * tokens * (L * (6 d m + 2 d (H D + 2 K D) + 2 d^2 + 4 S d +
+  3 S H) + 2 d V): attention over the whole window, as levanter counts it.
+- The causal count is 3 * tokens * (2 N + L * (S + 1) / 2 * (4 H D + 3 H) + 2 d V): a position
+  attends to itself and what precedes it.
+
+## Keys
+
+)";
+
+constexpr struct {
+  const char* name;
+  const char* text;
+} kSections[] = {
+    {"model", "Shape of the model."},
+    {"loss", "The training loss. Evaluation always uses the plain cross-entropy."},
+    {"optimizer",
+     "Parameters belong to three groups: muonh (matrices of the blocks), adamh (lm_head) and adam "
+     "(token embedding, norm gains). There is no weight decay."},
+    {"data", "What is read, and in which order."},
+    {"train", "Length, batch and machine."},
+    {"eval", "Evaluation inside the run and by `overtok eval`."},
+    {"checkpoint", "Where a run lives and when it is saved."},
+    {"parallel", "How ranks share the work."},
+};
+
+}  // namespace
+
+std::string ConfigurationPage() {
+  std::string page = kIntroduction;
+  for (const auto& section : kSections) {
+    absl::StrAppend(&page, "### ", section.name, "\n\n", section.text, "\n\n",
+                    "| key | value | default | meaning |\n|---|---|---|---|\n");
+    const std::string prefix = absl::StrCat(section.name, ".");
+    for (const Key& key : ConfigKeys()) {
+      if (key.name.rfind(prefix, 0) != 0) continue;
+      std::string meaning = key.doc;
+      if (key.takes_auto) absl::StrAppend(&meaning, " auto: ", key.auto_doc, ".");
+      const std::string type = absl::StrReplaceAll(key.type, {{"|", "\\|"}});
+      const std::string initial =
+          key.initial.empty() ? "has to be given" : absl::StrCat("`", key.initial, "`");
+      absl::StrAppend(&page, "| `", key.name, "` | ", type, " | ", initial, " | ", meaning, " |\n");
+    }
+    page += "\n";
+  }
+  page.pop_back();
+  return page;
+}
+
+}  // namespace overtok

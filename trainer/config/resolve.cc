@@ -1,0 +1,241 @@
+#include "trainer/config/resolve.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "absl/strings/str_join.h"
+#include "core/check.h"
+#include "trainer/config/derived.h"
+#include "trainer/config/numbers.h"
+#include "trainer/config/schema.h"
+
+namespace overtok {
+namespace {
+
+// Tokens of a run stay below this, so that no product of counts leaves 64 bits.
+constexpr double kMostTokens = 1e18;
+
+class Checker {
+ public:
+  Checker(LoadedConfig* loaded, std::vector<std::string>* errors)
+      : loaded_(*loaded), config_(loaded->config), errors_(*errors) {}
+
+  void Fail(absl::string_view key, absl::string_view message) {
+    errors_.push_back(absl::StrCat(loaded_.Where(key), ": ", message));
+  }
+
+  bool Given(const std::string& key) const { return loaded_.origins.count(key) > 0; }
+
+  // A key that was given something other than null.
+  bool Set(const std::string& key) const {
+    return Given(key) && FindKey(key)->write(config_) != "null";
+  }
+
+  void CheckExclusive(const std::set<std::string>& horizons) {
+    for (const ExclusiveKeys& group : ConfigExclusiveKeys()) {
+      std::vector<std::string> found;
+      for (const std::string& key : group.keys) {
+        // Of the horizons only the last one read is in the config; the caller knows all.
+        if (group.required ? horizons.count(key) > 0 : Set(key)) found.push_back(key);
+      }
+      if (found.size() > 1) {
+        std::vector<std::string> places;
+        for (const std::string& key : found) places.push_back(loaded_.Where(key));
+        errors_.push_back(absl::StrCat(absl::StrJoin(places, " and "), ": give ",
+                                       group.required ? "exactly" : "at most", " one of ",
+                                       absl::StrJoin(group.keys, ", "), "; remove the others"));
+      } else if (found.empty() && group.required) {
+        errors_.push_back(absl::StrCat("the length of the run is missing; give exactly one of ",
+                                       absl::StrJoin(group.keys, ", ")));
+      }
+    }
+  }
+
+  void ResolveAutos(const std::set<std::string>& autos) {
+    ModelConfig& model = config_.model;
+    const auto is_auto = [&](const char* key) { return autos.count(key) > 0; };
+    if (is_auto("model.num_key_value_heads")) model.num_key_value_heads = model.num_attention_heads;
+    if (is_auto("model.head_dim")) {
+      if (model.hidden_size % model.num_attention_heads != 0) {
+        Fail("model.head_dim",
+             absl::StrCat("auto is hidden_size / num_attention_heads = ", model.hidden_size, " / ",
+                          model.num_attention_heads, ", which is not whole; give head_dim"));
+      }
+      model.head_dim = model.hidden_size / model.num_attention_heads;
+    }
+    TrainConfig& train = config_.train;
+    if (is_auto("train.micro_batch_sequences")) train.micro_batch_sequences = train.batch_sequences;
+    if (is_auto("train.device")) train.device = Device::kCpu;
+    if (is_auto("train.precision")) train.precision = DType::kF32;
+    if (is_auto("optimizer.newton_schulz.precision")) {
+      config_.optimizer.newton_schulz.precision = train.precision;
+    }
+  }
+
+  void CheckShapes() {
+    const ModelConfig& model = config_.model;
+    if (model.head_dim % 2 != 0 || model.head_dim < 2) {
+      Fail("model.head_dim", absl::StrCat(model.head_dim,
+                                          " is not valid; expected an even number, because rotary "
+                                          "positions turn pairs of a head"));
+    }
+    if (model.num_attention_heads % model.num_key_value_heads != 0) {
+      Fail("model.num_key_value_heads",
+           absl::StrCat(model.num_key_value_heads, " does not divide num_attention_heads ",
+                        model.num_attention_heads,
+                        "; every key/value head serves equally many query heads"));
+    }
+    const TrainConfig& train = config_.train;
+    if (train.batch_sequences % train.micro_batch_sequences != 0) {
+      Fail("train.micro_batch_sequences",
+           absl::StrCat(train.micro_batch_sequences, " does not divide train.batch_sequences ",
+                        train.batch_sequences, "; choose a divisor, or auto"));
+    }
+  }
+
+  // A key without effect is a mistake where it was written next to what disables it, or on the
+  // command line, which has the last word. Inherited, it is silently inactive.
+  void CheckInactive() {
+    for (const InactiveRule& rule : ConfigInactiveRules()) {
+      if (!rule.inactive(config_)) continue;
+      if (Set(rule.option)) {
+        const Origin& origin = loaded_.origins.at(rule.option);
+        for (const std::string& disabler : rule.disabled_by) {
+          const auto other = loaded_.origins.find(disabler);
+          const bool beside = other != loaded_.origins.end() && other->second.file == origin.file;
+          if (!beside && !origin.command_line()) continue;
+          const Origin place = other == loaded_.origins.end() ? Origin{} : other->second;
+          Fail(rule.option, absl::StrCat("has no effect with ", disabler, ": ",
+                                         FindKey(disabler)->write(config_), " (", place.ToString(),
+                                         "), because ", rule.why, "; remove it"));
+          break;
+        }
+      }
+      ReadDefault(rule.option, &config_);
+    }
+  }
+
+  // Sets train.steps. `windows`: of the corpus; -1 when not known yet.
+  void ResolveSteps(int64_t windows) {
+    const Horizon& horizon = config_.train.horizon;
+    const auto per_step = static_cast<double>(config_.tokens_per_step());
+    double steps = 0;
+    const char* key = "train.steps";
+    std::string reason;
+    switch (horizon.kind) {
+      case Horizon::Kind::kSteps:
+        steps = horizon.value;
+        break;
+      case Horizon::Kind::kTokens:
+        key = "train.tokens";
+        steps = std::floor(horizon.value / per_step);
+        break;
+      case Horizon::Kind::kTokensPerParameter: {
+        key = "train.tokens_per_parameter";
+        const auto parameters = static_cast<double>(CountParameters(config_.model).total());
+        steps = std::floor(horizon.value * parameters / per_step);
+        break;
+      }
+      case Horizon::Kind::kPassesOverData: {
+        key = "train.passes_over_data";
+        if (windows < 0) return;
+        if (config_.data.unique_tokens) {
+          windows = std::min(windows, KeptBatches(config_) * config_.train.batch_sequences);
+        }
+        steps = std::floor(horizon.value * static_cast<double>(windows) /
+                           static_cast<double>(config_.train.batch_sequences));
+        reason = absl::StrCat(" of ", windows, " windows");
+        break;
+      }
+    }
+    if (steps < 1) {
+      Fail(key, absl::StrCat(FormatReal(horizon.value), reason, " is less than one step of ",
+                             config_.train.batch_sequences, " windows of ",
+                             config_.data.sequence_length, " tokens; ask for more"));
+      return;
+    }
+    if (steps * per_step > kMostTokens) {
+      Fail(key, absl::StrCat(FormatReal(horizon.value), " comes to more than ",
+                             FormatReal(kMostTokens), " tokens"));
+      return;
+    }
+    config_.train.steps = static_cast<int64_t>(steps);
+  }
+
+  void CheckSteps() {
+    const int64_t steps = config_.train.steps;
+    const int64_t warmup = config_.optimizer.schedule.warmup_steps;
+    if (steps > 0 && warmup > steps) {
+      Fail("optimizer.schedule.warmup_steps", absl::StrCat(warmup, " is more than the ", steps,
+                                                           " steps of the run; shorten the "
+                                                           "warm-up or lengthen the run"));
+    }
+    if (config_.data.unique_tokens && KeptBatches(config_) < 1) {
+      Fail("data.unique_tokens",
+           absl::StrCat(*config_.data.unique_tokens, " is less than one batch of ",
+                        config_.tokens_per_step(), " tokens"));
+    }
+    if (config_.data.passes && steps > 0 && KeptBatches(config_) < 1) {
+      Fail("data.passes", absl::StrCat(FormatReal(*config_.data.passes),
+                                       " passes leave less than one batch of the ", steps,
+                                       " steps; expected at most ", steps));
+    }
+  }
+
+  void CheckWindows(int64_t windows) {
+    if (windows < 1) {
+      Fail("data.sequence_length",
+           absl::StrCat("a window of ", config_.data.sequence_length,
+                        " tokens is longer than the corpus; shorten the window or add data"));
+      return;
+    }
+    const int64_t kept = KeptBatches(config_) * config_.train.batch_sequences;
+    if (kept > windows) {
+      Fail(config_.data.passes ? "data.passes" : "data.unique_tokens",
+           absl::StrCat("keeps ", KeptBatches(config_), " batches of ",
+                        config_.train.batch_sequences, " windows, and the corpus has ", windows,
+                        " windows; keep less or add data"));
+    }
+  }
+
+ private:
+  LoadedConfig& loaded_;
+  Config& config_;
+  std::vector<std::string>& errors_;
+};
+
+}  // namespace
+
+void ReadDefault(absl::string_view key, Config* config) {
+  const Key* found = FindKey(key);
+  OT_CHECK(found != nullptr) << "no key " << std::string(key);
+  const absl::StatusOr<YamlValue> tree =
+      ParseOverride(absl::StrCat(found->name, "=", found->initial));
+  OT_CHECK(tree.ok()) << std::string(tree.status().message());
+  const absl::Status read = found->read(*tree->At(found->name), config);
+  OT_CHECK(read.ok()) << found->name << ": " << std::string(read.message());
+}
+
+void ResolveConfig(const std::set<std::string>& autos, const std::set<std::string>& horizons,
+                   LoadedConfig* loaded, std::vector<std::string>* errors) {
+  Checker checker(loaded, errors);
+  checker.CheckExclusive(horizons);
+  checker.ResolveAutos(autos);
+  checker.CheckShapes();
+  checker.CheckInactive();
+  if (!errors->empty()) return;
+  checker.ResolveSteps(-1);
+  checker.CheckSteps();
+}
+
+absl::Status ResolveHorizon(int64_t windows, LoadedConfig* loaded) {
+  std::vector<std::string> errors;
+  Checker checker(loaded, &errors);
+  if (windows >= 1) checker.ResolveSteps(windows);
+  if (errors.empty()) checker.CheckWindows(windows);
+  if (errors.empty()) checker.CheckSteps();
+  if (errors.empty()) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrJoin(errors, "\n"));
+}
+
+}  // namespace overtok
