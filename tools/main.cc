@@ -3,5 +3,7 @@
 
 int main(int argc, char** argv) {
   overtok::Program program;
+  overtok::AddTrace(program);
+  overtok::AddBench(program);
   return program.Main(argc, argv);
 }

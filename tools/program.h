@@ -35,5 +35,7 @@ void AddTokenize(Program& program);
 void AddTokenizer(Program& program);
 void AddData(Program& program);
 void AddReport(Program& program);
+void AddTrace(Program& program);
+void AddBench(Program& program);
 
 }  // namespace overtok

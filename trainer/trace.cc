@@ -83,8 +83,8 @@ absl::Status WriteStep(const Config& config, const StepResult& result, const std
   return file->SetAttribute(group, "tables_frozen", int64_t{0});
 }
 
-absl::Status Write(const Config& config, absl::string_view resolved_yaml, const TrainingData& data,
-                   const TraceOptions& options, const std::string& path) {
+absl::Status Write(const Config& config, const TrainingData& data, const TraceOptions& options,
+                   const std::string& path) {
   Memory memory(Memory::Mode::kReal);
   const std::unique_ptr<Communicator> communicator = OneRank();
   TrainStep train(config, &memory, communicator.get());
@@ -95,7 +95,7 @@ absl::Status Write(const Config& config, absl::string_view resolved_yaml, const 
   OT_ASSIGN_OR_RETURN(Hdf5File file, Hdf5File::Create(path));
   OT_RETURN_IF_ERROR(file.SetAttribute("/", "format", "overtok-trace"));
   OT_RETURN_IF_ERROR(file.SetAttribute("/", "version", int64_t{1}));
-  OT_RETURN_IF_ERROR(file.SetAttribute("/", "config", resolved_yaml));
+  OT_RETURN_IF_ERROR(file.SetAttribute("/", "config", ResolvedYaml(config)));
   OT_RETURN_IF_ERROR(
       file.SetAttribute("/", "world_size", static_cast<int64_t>(communicator->size())));
   OT_RETURN_IF_ERROR(WriteParameters(train.parameters(), "/init", false, &file));
@@ -116,13 +116,11 @@ absl::Status Write(const Config& config, absl::string_view resolved_yaml, const 
 
 }  // namespace
 
-absl::Status WriteTrace(const Config& given, absl::string_view resolved_yaml,
-                        const TraceOptions& options) {
-  Config config = given;
-  OT_ASSIGN_OR_RETURN(const TrainingData data, OpenTrainingData(&config));
-  OT_RETURN_IF_ERROR(Refuse(config, options));
+absl::Status WriteTrace(LoadedConfig loaded, const TraceOptions& options) {
+  OT_ASSIGN_OR_RETURN(const TrainingData data, OpenTrainingData(&loaded));
+  OT_RETURN_IF_ERROR(Refuse(loaded.config, options));
   const std::string temporary = absl::StrCat(options.out, ".tmp.", getpid());
-  const absl::Status status = Write(config, resolved_yaml, data, options, temporary);
+  const absl::Status status = Write(loaded.config, data, options, temporary);
   if (!status.ok()) {
     std::remove(temporary.c_str());
     return status;

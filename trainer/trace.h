@@ -5,9 +5,8 @@
 #include <cstdint>
 #include <string>
 
-#include "absl/strings/string_view.h"
 #include "core/status.h"
-#include "trainer/config/config.h"
+#include "trainer/config/load.h"
 
 namespace overtok {
 
@@ -20,8 +19,7 @@ struct TraceOptions {
   bool unjudged = false;
 };
 
-// `resolved_yaml`: the resolved configuration as text, stored in the file.
-absl::Status WriteTrace(const Config& config, absl::string_view resolved_yaml,
-                        const TraceOptions& options);
+// Opens the data that the configuration names, resolves its horizon, and runs the steps.
+absl::Status WriteTrace(LoadedConfig loaded, const TraceOptions& options);
 
 }  // namespace overtok

@@ -10,7 +10,7 @@
 #include "data/loader.h"
 #include "data/order.h"
 #include "data/shard.h"
-#include "trainer/config/config.h"
+#include "trainer/config/load.h"
 
 namespace overtok {
 
@@ -22,9 +22,9 @@ struct TrainingData {
   int64_t windows = 0;  // N, windows of sequence_length in the corpus
 };
 
-// Opens config->data.train, counts windows, resolves config->train.steps where it is still open,
+// Opens data.train, counts windows, resolves train.steps where it is still open,
 // keeps the prefix that data.passes or data.unique_tokens ask for. Errors: no shards named, ids
 // that do not fit model.vocab_size, fewer windows than one batch, and what the parts report.
-absl::StatusOr<TrainingData> OpenTrainingData(Config* config);
+absl::StatusOr<TrainingData> OpenTrainingData(LoadedConfig* loaded);
 
 }  // namespace overtok

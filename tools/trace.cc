@@ -1,0 +1,47 @@
+// `overtok trace`: writes what some training steps did, for another implementation to check
+// (docs/formats/trace.md).
+#include "trainer/trace.h"
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "tools/program.h"
+#include "trainer/config/load.h"
+
+namespace overtok {
+namespace {
+
+struct Arguments {
+  std::string config;
+  std::vector<std::string> overrides;
+  TraceOptions options;
+};
+
+absl::StatusOr<int> Run(const Arguments& arguments) {
+  OT_ASSIGN_OR_RETURN(LoadedConfig loaded, LoadConfig(arguments.config, arguments.overrides));
+  OT_RETURN_IF_ERROR(WriteTrace(std::move(loaded), arguments.options));
+  return 0;
+}
+
+}  // namespace
+
+void AddTrace(Program& program) {
+  auto arguments = std::make_shared<Arguments>();
+  CLI::App* command = program.Add(
+      "trace", "Write what some training steps did, for another implementation to check",
+      [arguments] { return Run(*arguments); });
+  command->add_option("config", arguments->config, "Configuration file")->required();
+  command->add_option("overrides", arguments->overrides, "key.path=value ...");
+  command->add_option("--steps", arguments->options.steps, "Training steps to run")
+      ->capture_default_str();
+  command->add_option("--out", arguments->options.out, "HDF5 file to write")->required();
+  command
+      ->add_option("--max-elements", arguments->options.max_elements,
+                   "Refuse tensors larger than this")
+      ->capture_default_str();
+  command->add_flag("--unjudged", arguments->options.unjudged,
+                    "Allow options that no reference knows");
+}
+
+}  // namespace overtok

@@ -1,0 +1,33 @@
+// `overtok bench step`: whole training steps of a configuration on random tokens, timed. The same
+// code path as training; the loss means nothing, the work is real. No shards are read.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "core/status.h"
+#include "trainer/config/config.h"
+
+namespace overtok {
+
+struct BenchStepOptions {
+  int64_t warmup = 2;       // steps not counted
+  int64_t repetitions = 7;  // steps counted; medians are reported
+  uint64_t seed = 1;        // of the token ids, uniform over the vocabulary
+};
+
+struct BenchStepResult {
+  double tokens_per_second = 0;  // of the median step
+  double step_ms = 0, forward_ms = 0, backward_ms = 0,
+         optimizer_ms = 0;  // medians, each on its own
+  double gflops = 0;        // useful work: 3 * causal forward FLOPs, of the median step
+  double peak_gib = 0;      // peak resident memory of the process
+  double planned_gib = 0;   // what the plan says the step takes
+  int threads = 0;
+  std::string precision, device;
+  std::string ToJson() const;  // one object, one line
+};
+
+absl::StatusOr<BenchStepResult> BenchStep(const Config& config, const BenchStepOptions& options);
+
+}  // namespace overtok
