@@ -1,0 +1,33 @@
+// MuonH, AdamH and Adam with per-group clipping in double, by plain loops over the formulas of
+// docs/optimizers.md. Dense and slow.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "core/parameter.h"
+#include "optim/config.h"
+
+namespace overtok::testing {
+
+class ReferenceOptimizer {
+ public:
+  explicit ReferenceOptimizer(const OptimizerConfig& config) : config_(config) {}
+
+  struct Tensor2d {
+    int64_t rows = 0, cols = 0;  // a vector is one row
+    OptimizerGroup group = OptimizerGroup::kAdam;
+    std::vector<double> value, gradient;
+  };
+  // One step on all parameters; state is kept by name.
+  void Step(std::map<std::string, Tensor2d>* parameters, double lr_scale);
+
+ private:
+  OptimizerConfig config_;
+  int64_t t_ = 0;
+  std::map<std::string, std::vector<double>> first_, second_;
+};
+
+}  // namespace overtok::testing
