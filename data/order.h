@@ -24,7 +24,7 @@ class Order {
  public:
   // `windows`: N, windows in the corpus. `prefix`: only the first `prefix` indices of the permuted
   // order are used, and the run wraps there (0: all N). Errors: N = 0, a not coprime to N, prefix >
-  // N.
+  // N, options without effect (a or b with another type than linear, reshuffle with sequential).
   static absl::StatusOr<Order> Create(const OrderOptions& options, int64_t windows, int64_t prefix);
 
   int64_t windows() const { return windows_; }
@@ -37,8 +37,17 @@ class Order {
   int64_t Pass(int64_t s) const;
 
  private:
+  struct Place {
+    int64_t pass;
+    int64_t index;  // in the order of windows, before the permutation pi
+  };
+  Place PlaceOf(int64_t s) const;
+
   OrderOptions options_;
-  int64_t windows_ = 0, length_ = 0, a_ = 1, b_ = 0;
+  int64_t windows_ = 0, length_ = 0, block_ = 1, a_ = 1, b_ = 0;
 };
+
+// pi(i) = (a i + b) mod n, exact for any n < 2^62.
+int64_t LinearPermutation(int64_t a, int64_t b, int64_t n, int64_t i);
 
 }  // namespace overtok

@@ -21,9 +21,11 @@ struct ShardIdentity {
   std::optional<uint32_t> bos, eos, pad;
 };
 
-// Streams documents into `directory`/shard_00000.h5, ... of at most `tokens_per_shard` ids, each
-// written under a temporary name and renamed when complete. An id >= vocab_size is an error.
-// Finish() completes the last shard; without it nothing of the last shard looks finished.
+// Streams documents into `directory`/shard_00000.h5, ... of at most `tokens_per_shard` ids (whole
+// documents: one that is longer gets a larger shard of its own), each written under a temporary
+// name and renamed when complete. The directory may not hold shards yet. An id >= vocab_size is an
+// error, and so is a document without ids. After any error the writer is dead. Finish() completes
+// the last shard; without it nothing of the last shard looks finished.
 class ShardWriter {
  public:
   static absl::StatusOr<std::unique_ptr<ShardWriter>> Create(absl::string_view directory,
@@ -52,13 +54,23 @@ class Shard {
   virtual const std::vector<uint64_t>& document_offsets() const = 0;     // documents + 1
   virtual const std::vector<uint64_t>& document_text_bytes() const = 0;  // empty where unknown
   virtual uint64_t content_hash() const = 0;  // of all ids, from the stored block checksums
+  virtual uint32_t min_id() const = 0;        // smallest and largest id, as the writer saw them
+  virtual uint32_t max_id() const = 0;
+  // Reads everything and compares every block with its checksum; an error names the first that
+  // differs.
+  virtual absl::Status VerifyBlocks() const = 0;
   // Copies ids [begin, begin + count) into `out`, widened to u32. Thread-safe. An id >= vocab_size
   // found here (a file changed under us) is an error that names shard and position.
   virtual absl::Status Read(int64_t begin, int64_t count, uint32_t* out) const = 0;
 };
 
-// The shards of a run as one stream of ids, in natural order of their paths. They must agree in
-// identity (an error names the first that differs and in what).
+// "" when two identities are the same mapping between text and ids, else what differs. The name of
+// a tokenizer is no part of that, its hash is.
+std::string DescribeDifference(const ShardIdentity& a, const ShardIdentity& b);
+
+// The shards of a run as one stream of ids: patterns (or directories, which stand for their *.h5)
+// in the order given, natural order of paths inside each. They must agree in identity (an error
+// names the first that differs and in what); naming one file twice is an error.
 class Corpus {
  public:
   static absl::StatusOr<std::shared_ptr<const Corpus>> Open(
@@ -67,6 +79,7 @@ class Corpus {
   int64_t tokens() const { return begins_.back(); }
   int64_t documents() const;
   uint64_t content_hash() const;
+  uint32_t max_id() const;
   const std::vector<std::shared_ptr<const Shard>>& shards() const { return shards_; }
   absl::Status Read(int64_t begin, int64_t count, uint32_t* out) const;  // may cross shards
 
