@@ -5,5 +5,7 @@ int main(int argc, char** argv) {
   overtok::Program program;
   overtok::AddTrace(program);
   overtok::AddBench(program);
+  overtok::AddTokenizer(program);
+  overtok::AddConfig(program);
   return program.Main(argc, argv);
 }
