@@ -22,7 +22,7 @@ double RoundingUnit(DType dtype) {
     case DType::kF32:
       return std::ldexp(1.0, -24);
     case DType::kBF16:
-      return std::ldexp(1.0, -9);
+      return std::ldexp(1.0, -8);
     default:
       return std::ldexp(1.0, -53);
   }

@@ -99,12 +99,12 @@ struct Operand {
   Shape shape;
   // Fills inputs (and the old contents of inputs that are outputs too); called once, on an f64
   // buffer (or one of `fixed`).
-  std::function<void(Buffer&)> fill;
+  std::function<void(Buffer&)> fill = nullptr;
   DType fixed = DType::kF64;
-  // Bounds of an output, in units of the rounding error of its storage type (2^-24, 2^-9): relative
+  // Bounds of an output, in units of the rounding error of its storage type (2^-24, 2^-8): relative
   // to the value, and relative to the largest value of the tensor.
   double value_units = 4, tensor_units = 4;
-  // In bf16 runs: bounds in units of 2^-9 where intermediate roundings differ from those of a
+  // In bf16 runs: bounds in units of 2^-8 where intermediate roundings differ from those of a
   // stored result (a statistic computed from rounded inputs keeps f32 units: leave 0).
   double bf16_value_units = 0, bf16_tensor_units = 0;
 };
@@ -112,8 +112,9 @@ struct Operand {
 struct OpDescription {
   std::string name;
   std::vector<Operand> operands;
-  std::function<void(const Context&, const std::vector<Tensor>&)> run;  // tensors as in `operands`
-  std::function<int64_t(DType)> scratch;                                // empty: none
+  std::function<void(const Context&, const std::vector<Tensor>&)> run =
+      nullptr;                                      // tensors as in `operands`
+  std::function<int64_t(DType)> scratch = nullptr;  // null: none
   bool bf16 = true;
 };
 

@@ -1,0 +1,129 @@
+// Row lookup, and its gradient: (id, position) pairs are sorted by id (radix sort, which keeps
+// positions in order), then each run of equal ids adds its rows in order. Runs are divided among
+// the threads, and wide rows by columns too, so that one frequent id does not leave the others
+// idle.
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "core/cpu/embedding.cc"
+#include <array>
+#include <utility>
+
+#include "core/cpu/kernels.h"
+#include "core/cpu/parallel.h"
+// clang-format off
+#include "hwy/foreach_target.h"  // before what is compiled once per target
+#include "core/cpu/simd-inl.h"
+// clang-format on
+
+HWY_BEFORE_NAMESPACE();
+namespace overtok::cpu::HWY_NAMESPACE {
+
+template <class S>
+void LookUp(const EmbeddingForwardArgs& args, int64_t begin, int64_t end) {
+  using T = ComputeOf<S>;
+  const hn::ScalableTag<T> d;
+  const int64_t lanes = LanesOf(d);
+  const int64_t width = args.table.dim(1);
+  const uint32_t* ids = args.ids.data<uint32_t>();
+  for (int64_t t = begin; t < end; ++t) {
+    const T* row = args.table.data<T>() + static_cast<int64_t>(ids[t]) * width;
+    S* y = args.y.data<S>() + t * width;
+    for (int64_t i = 0; i < width; i += lanes) {
+      const int64_t count = std::min(lanes, width - i);
+      StoreFirst(d, LoadFirst(d, row + i, count), y + i, count);
+    }
+  }
+}
+
+// Columns [from, to) of the runs of equal ids that begin in entries [begin, end) of `sorted`.
+template <class S>
+void AddRuns(const EmbeddingBackwardArgs& args, const uint64_t* sorted, int64_t begin, int64_t end,
+             int64_t from, int64_t to) {
+  using T = ComputeOf<S>;
+  const hn::ScalableTag<T> d;
+  const int64_t lanes = LanesOf(d);
+  const int64_t width = args.dtable.dim(1), entries = args.ids.elements();
+  int64_t k = begin;
+  if (k > 0)
+    while (k < end && sorted[k] >> 32 == sorted[k - 1] >> 32) ++k;  // another task's run
+  if (k == end) return;
+  for (; k < entries; ++k) {
+    if (k >= end && sorted[k] >> 32 != sorted[k - 1] >> 32) break;
+    T* sum = args.dtable.data<T>() + static_cast<int64_t>(sorted[k] >> 32) * width;
+    const S* row = args.dy.data<S>() + static_cast<int64_t>(sorted[k] & 0xffffffffu) * width;
+    for (int64_t i = from; i < to; i += lanes) {
+      const int64_t count = std::min(lanes, to - i);
+      StoreFirst(d, hn::Add(LoadFirst(d, sum + i, count), LoadFirst(d, row + i, count)), sum + i,
+                 count);
+    }
+  }
+}
+
+void EmbeddingForwardImpl(const EmbeddingForwardArgs& args) {
+  const int64_t grain = std::max<int64_t>(1, 8192 / args.table.dim(1));
+  ByStorage(args.y.dtype(), [&](auto zero) {
+    ParallelFor(args.ids.elements(), grain,
+                [&](int64_t begin, int64_t end) { LookUp<decltype(zero)>(args, begin, end); });
+  });
+}
+
+void EmbeddingBackwardImpl(const EmbeddingBackwardArgs& args, const uint64_t* sorted) {
+  constexpr int64_t kEntries = 512, kColumns = 256;
+  const int64_t entries = args.ids.elements(), width = args.dtable.dim(1);
+  const int64_t chunks = (entries + kEntries - 1) / kEntries;
+  const int64_t strips = (width + kColumns - 1) / kColumns;
+  ByStorage(args.dy.dtype(), [&](auto zero) {
+    ParallelTasks(chunks * strips, [&](int64_t task) {
+      const int64_t chunk = task / strips, strip = task % strips;
+      AddRuns<decltype(zero)>(args, sorted, chunk * kEntries,
+                              std::min(entries, (chunk + 1) * kEntries), strip * kColumns,
+                              std::min(width, (strip + 1) * kColumns));
+    });
+  });
+}
+
+}  // namespace overtok::cpu::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace overtok::cpu {
+namespace {
+
+// Sorts by the upper 32 bits, 11 at a time, leaving equal ids in their order. Returns the array
+// that holds the result: `a` or `b`.
+const uint64_t* SortById(uint64_t* a, uint64_t* b, int64_t n) {
+  constexpr int kBits = 11;
+  constexpr uint64_t kMask = (uint64_t{1} << kBits) - 1;
+  uint64_t largest = 0;
+  for (int64_t i = 0; i < n; ++i) largest = std::max(largest, a[i] >> 32);
+  for (int shift = 32; shift < 64 && largest >> (shift - 32) != 0; shift += kBits) {
+    std::array<int64_t, kMask + 1> next{};
+    for (int64_t i = 0; i < n; ++i) ++next[a[i] >> shift & kMask];
+    int64_t before = 0;
+    for (int64_t& count : next) before += std::exchange(count, before);
+    for (int64_t i = 0; i < n; ++i) b[next[a[i] >> shift & kMask]++] = a[i];
+    std::swap(a, b);
+  }
+  return a;
+}
+
+}  // namespace
+
+HWY_EXPORT(EmbeddingForwardImpl);
+HWY_EXPORT(EmbeddingBackwardImpl);
+
+void EmbeddingForward(const Context& /*context*/, const EmbeddingForwardArgs& args) {
+  HWY_DYNAMIC_DISPATCH(EmbeddingForwardImpl)(args);
+}
+
+void EmbeddingBackward(const Context& context, const EmbeddingBackwardArgs& args) {
+  const int64_t n = args.ids.elements();
+  auto* pairs = static_cast<uint64_t*>(context.Scratch(EmbeddingBackwardScratch(n)));
+  const uint32_t* ids = args.ids.data<uint32_t>();
+  for (int64_t t = 0; t < n; ++t)
+    pairs[t] = static_cast<uint64_t>(ids[t]) << 32 | static_cast<uint64_t>(t);
+  const uint64_t* sorted = SortById(pairs, pairs + n, n);
+  HWY_DYNAMIC_DISPATCH(EmbeddingBackwardImpl)(args, sorted);
+}
+
+}  // namespace overtok::cpu
+#endif

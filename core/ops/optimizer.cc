@@ -1,0 +1,117 @@
+#include "core/ops/optimizer.h"
+
+#include "core/ops/blocks.h"
+#include "core/ops/check_args.h"
+
+namespace overtok {
+namespace {
+
+void CheckScalars(const Tensor& scalars, int64_t count) {
+  OT_CHECK_DTYPE(scalars, DType::kF64);
+  OT_CHECK_EQ(scalars.elements(), count);
+}
+
+void CheckClip(const Clip& clip) {
+  OT_CHECK_GE(clip.max_norm, 0);
+  if (clip.max_norm > 0) CheckScalars(clip.norm_squared, 1);
+}
+
+// A parameter and what goes with it: one dtype, f32 or f64, equal sizes, nothing shared.
+void CheckStates(const Tensor& w, std::initializer_list<Tensor> others) {
+  OT_CHECK(w.dtype() == DType::kF32 || w.dtype() == DType::kF64)
+      << "parameters and states are " << NameOf(w.dtype()) << ", expected f32 or f64";
+  for (const Tensor& other : others) {
+    OT_CHECK_DTYPE(other, w.dtype());
+    OT_CHECK_EQ(other.elements(), w.elements());
+    OT_CHECK_APART(other, w);
+  }
+}
+
+void CheckAdam(const Tensor& w, const Tensor& gradient, const Tensor& m, const Tensor& v,
+               const AdamConstants& constants) {
+  CheckStates(w, {gradient, m, v});
+  CheckStates(m, {v, gradient});
+  OT_CHECK_APART(v, gradient);
+  OT_CHECK(constants.correction1 > 0 && constants.correction2 > 0)
+      << "bias corrections " << constants.correction1 << ", " << constants.correction2
+      << ": steps count from 1";
+}
+
+}  // namespace
+
+void SumSquares(const Context& context, const SumSquaresArgs& args) {
+  OT_CHECK_ACT(args.x);
+  CheckScalars(args.out, 1);
+  if (args.x.elements() == 0) {
+    if (!args.accumulate) Fill(context, {.x = args.out, .value = 0});
+    return;
+  }
+  internal::Call(context.kernels().sum_squares, "sum of squares", context, args);
+}
+
+void MuonMomentum(const Context& context, const MuonMomentumArgs& args) {
+  OT_CHECK_ACT(args.x);
+  CheckStates(args.buffer, {args.gradient});
+  OT_CHECK_DTYPE(args.buffer, internal::StatisticType(args.x.dtype()));
+  OT_CHECK_EQ(args.x.elements(), args.buffer.elements());
+  OT_CHECK_APART(args.x, args.buffer);
+  OT_CHECK_SAME_OR_APART(args.x, args.gradient);
+  CheckScalars(args.norm_squared, 1);
+  CheckClip(args.clip);
+  if (args.x.elements() == 0) {
+    Fill(context, {.x = args.norm_squared, .value = 0});
+    return;
+  }
+  internal::Call(context.kernels().muon_momentum, "Muon's momentum", context, args);
+}
+
+void ScaleByNorm(const Context& context, const ScaleByNormArgs& args) {
+  OT_CHECK_ACT(args.x);
+  OT_CHECK_EQ(args.x.rank(), 3);
+  CheckScalars(args.norm_squared, args.x.dim(0));
+  OT_CHECK_GE(args.eps, 0);
+  if (args.x.elements() == 0) return;
+  internal::Call(context.kernels().scale_by_norm, "scaling by the norm", context, args);
+}
+
+void NewtonSchulzPolynomial(const Context& context, const NewtonSchulzPolynomialArgs& args) {
+  OT_CHECK_ACT(args.x);
+  OT_CHECK_EQ(args.x.rank(), 3);
+  OT_CHECK_SHAPE(args.x, {args.x.dim(0), args.x.dim(1), args.x.dim(1)});
+  OT_CHECK_DTYPE(args.y, args.x.dtype());
+  OT_CHECK_SHAPE(args.y, {args.x.dim(0), args.x.dim(1), args.x.dim(1)});
+  OT_CHECK_APART(args.y, args.x);
+  if (args.x.elements() == 0) return;
+  internal::Call(context.kernels().newton_schulz_polynomial, "the Newton-Schulz polynomial",
+                 context, args);
+}
+
+void HyperballUpdate(const Context& context, const HyperballUpdateArgs& args) {
+  OT_CHECK_ACT(args.u);
+  CheckStates(args.w, {});
+  OT_CHECK_DTYPE(args.w, internal::StatisticType(args.u.dtype()));
+  OT_CHECK_EQ(args.u.elements(), args.w.elements());
+  OT_CHECK_APART(args.w, args.u);
+  if (args.w.elements() == 0) return;
+  internal::Call(context.kernels().hyperball_update, "the hyperball update", context, args);
+}
+
+void AdamHUpdate(const Context& context, const AdamHUpdateArgs& args) {
+  CheckAdam(args.w, args.gradient, args.m, args.v, args.constants);
+  CheckClip(args.clip);
+  if (args.w.elements() == 0) return;
+  internal::Call(context.kernels().adamh_update, "the AdamH update", context, args);
+}
+
+void AdamUpdate(const Context& context, const AdamUpdateArgs& args) {
+  CheckAdam(args.w, args.gradient, args.m, args.v, args.constants);
+  CheckClip(args.clip);
+  if (args.w.elements() == 0) return;
+  internal::Call(context.kernels().adam_update, "the Adam update", context, args);
+}
+
+int64_t OptimizerScratch(int64_t elements) {
+  return ElementBlocks(elements) * kBlockSums * static_cast<int64_t>(sizeof(double));
+}
+
+}  // namespace overtok
