@@ -7,5 +7,6 @@ int main(int argc, char** argv) {
   overtok::AddBench(program);
   overtok::AddTokenizer(program);
   overtok::AddConfig(program);
+  overtok::AddReport(program);
   return program.Main(argc, argv);
 }

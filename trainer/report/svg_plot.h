@@ -1,0 +1,65 @@
+// A line plot as SVG text: axes, grid, faint raw values behind a smooth line, marked points, direct
+// labels at the line ends, a legend when there are several series. No scripts, no outside
+// resources; colours come from classes, so that the same picture follows a light or a dark page.
+#pragma once
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/string_view.h"
+
+namespace overtok {
+
+struct PlotPoint {
+  double x, y;       // finite; x > 0 on a logarithmic axis
+  std::string hint;  // shown by a viewer when the point is pointed at; empty: none
+};
+
+struct PlotSeries {
+  std::string name;
+  std::vector<PlotPoint> faint;  // raw values behind the line; may be empty
+  std::vector<PlotPoint> line;   // ascending x
+  bool markers = false;
+  std::string end_label;  // beside the last point of the line
+  int color = 0;          // index into the palette; the same run has the same one in every plot
+};
+
+struct Plot {
+  std::string title, description;  // description: for readers who cannot see the picture
+  std::string x_label, y_label;
+  bool log_x = false;
+  bool x_from_zero = false;
+  std::vector<PlotSeries> series;  // at least one point in all
+};
+
+struct PlotSize {
+  int width, height;  // units of the view box; text is 12 to 13 units high
+};
+inline constexpr PlotSize kWidePlot{760, 400};
+inline constexpr PlotSize kNarrowPlot{360, 300};  // telephones
+
+inline constexpr int kPlotColors = 8;
+
+// Style sheet of the classes that the pictures use (light, dark and print).
+std::string PlotStyle();
+
+// `id` must be unique in the page. `standalone`: a file of its own, with style sheet and
+// background; otherwise for a page that includes PlotStyle().
+std::string RenderSvg(const Plot& plot, PlotSize size, absl::string_view id, bool standalone);
+
+// The sample of a series' line and marker for a legend outside the picture.
+std::string LegendSample(int color);
+
+// Centred moving average over `window` points; the window shrinks evenly towards both ends, so that
+// the ends are not dragged along.
+std::vector<double> Smooth(const std::vector<double>& values, int window);
+
+// At most about `limit` of the points: the lowest and the highest of each of limit/2 equal runs, in
+// order. Fewer points come back as they are.
+std::vector<PlotPoint> Thin(const std::vector<PlotPoint>& points, int limit);
+
+// & < > " ' as entities, for text and attributes of HTML and SVG.
+std::string EscapeMarkup(absl::string_view text);
+
+}  // namespace overtok
