@@ -113,8 +113,8 @@ void CheckStorage(const OpDescription& op, const std::vector<std::vector<double>
 
 }  // namespace
 
-Buffer::Buffer(DType dtype, Shape shape, bool aligned)
-    : dtype_(dtype), shape_(shape), aligned_(aligned) {
+Buffer::Buffer(DType dtype, Shape shape, Start start)
+    : dtype_(dtype), shape_(shape), start_(start) {
   elements_ = shape.rank() == 0 ? 0 : shape.elements();
   const int64_t bytes = BytesOf(dtype, elements_) + 2 * kGuard + 2 * kAlignment;
   block_ = std::make_unique<unsigned char[]>(static_cast<size_t>(bytes));
@@ -127,14 +127,15 @@ Buffer::Buffer(DType dtype, Shape shape, const std::vector<double>& values) : Bu
   for (int64_t i = 0; i < elements_; ++i) Set(i, values[static_cast<size_t>(i)]);
 }
 
-Buffer::Buffer(const Buffer& other) : Buffer(other.dtype_, other.shape_, other.aligned_) {
+Buffer::Buffer(const Buffer& other) : Buffer(other.dtype_, other.shape_, other.start_) {
   std::memcpy(data(), other.data(), static_cast<size_t>(BytesOf(dtype_, elements_)));
 }
 
 void* Buffer::data() const {
   const auto address = reinterpret_cast<uintptr_t>(block_.get()) + kGuard;
   const uintptr_t aligned = (address + kAlignment - 1) / kAlignment * kAlignment;
-  return block_.get() + kGuard + (aligned - address) + (aligned_ ? 0 : SizeOf(dtype_));
+  return block_.get() + kGuard + (aligned - address) +
+         (start_ == Start::kAligned ? 0 : SizeOf(dtype_));
 }
 
 double Buffer::Get(int64_t i) const {
@@ -258,7 +259,7 @@ double MaxAbs(const std::vector<double>& values) {
 }
 
 ScratchContext::ScratchContext(int64_t bytes)
-    : block_(DType::kF64, {(bytes + 7) / 8}, /*aligned=*/true), context_(CpuContext()) {
+    : block_(DType::kF64, {(bytes + 7) / 8}, Buffer::Start::kAligned), context_(CpuContext()) {
   block_.Poison();
   context_.SetScratch(block_.tensor().raw(), bytes);
 }

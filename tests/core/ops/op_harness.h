@@ -16,11 +16,12 @@
 namespace overtok::testing {
 
 // An owned tensor between two guard zones. Its data begin one element past a 64-byte border, so
-// that code which assumes aligned rows is found out (`aligned`: on the border). Values go in and
-// out as doubles; writing rounds to the storage type.
+// that code which assumes aligned rows is found out (Start::kAligned: on the border). Values go in
+// and out as doubles; writing rounds to the storage type.
 class Buffer {
  public:
-  explicit Buffer(DType dtype, Shape shape, bool aligned = false);  // zeros
+  enum class Start : uint8_t { kOdd, kAligned };
+  explicit Buffer(DType dtype, Shape shape, Start start = Start::kOdd);  // zeros
   Buffer(DType dtype, Shape shape, const std::vector<double>& values);
   Buffer(const Buffer& other);
   Buffer& operator=(const Buffer&) = delete;
@@ -40,7 +41,7 @@ class Buffer {
   void* data() const;
   DType dtype_;
   Shape shape_;
-  bool aligned_;
+  Start start_;
   int64_t elements_ = 0;
   std::unique_ptr<unsigned char[]> block_;
 };

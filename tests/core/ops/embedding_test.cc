@@ -1,0 +1,127 @@
+#include "core/ops/embedding.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <vector>
+
+#include "tests/core/ops/op_harness.h"
+
+namespace overtok {
+namespace {
+
+using testing::Buffer;
+using testing::FillIds;
+using testing::FillNormal;
+using testing::Role;
+using testing::ScratchContext;
+using testing::Storage;
+using testing::ThreadScope;
+
+struct Size {
+  int64_t tokens, rows, width;
+};
+// Runs longer than a task's share of entries (512), columns beyond one strip (256), ids that need
+// one, two and three digits of the sort.
+const std::vector<Size> kSizes = {{1, 1, 1}, {7, 3, 17}, {1500, 2, 300}, {2000, 5000, 24}};
+
+TEST(Embedding, ForwardAgreesAcrossStorageTypesAndThreads) {
+  for (const Size& s : kSizes) {
+    testing::CheckOp({.name = "embedding forward",
+                      .operands = {{.name = "ids",
+                                    .storage = Storage::kFixed,
+                                    .shape = {s.tokens},
+                                    .fill = [&](Buffer& b) { FillIds(b, 1, s.rows); },
+                                    .fixed = DType::kU32},
+                                   {.name = "table",
+                                    .storage = Storage::kStatistic,
+                                    .shape = {s.rows, s.width},
+                                    .fill = [](Buffer& b) { FillNormal(b, 2, 1); }},
+                                   {.name = "y",
+                                    .role = Role::kOutput,
+                                    .shape = {s.tokens, s.width},
+                                    .value_units = 1,
+                                    .tensor_units = 0}},
+                      .run = [](const Context& c, const std::vector<Tensor>& t) {
+                        EmbeddingForward(c, {t[0], t[1], t[2]});
+                      }});
+  }
+}
+
+TEST(Embedding, BackwardAgreesAcrossStorageTypesAndThreads) {
+  for (const Size& s : kSizes) {
+    // A sum of n terms in f32 one after the other errs by n roundings at most, sqrt(n) as a rule.
+    const double units =
+        4 + 4 * std::sqrt(static_cast<double>(s.tokens) / static_cast<double>(s.rows));
+    testing::CheckOp({.name = "embedding backward",
+                      .operands = {{.name = "ids",
+                                    .storage = Storage::kFixed,
+                                    .shape = {s.tokens},
+                                    .fill = [&](Buffer& b) { FillIds(b, 1, s.rows); },
+                                    .fixed = DType::kU32},
+                                   {.name = "dy",
+                                    .shape = {s.tokens, s.width},
+                                    .fill = [](Buffer& b) { FillNormal(b, 2, 1); }},
+                                   {.name = "dtable",
+                                    .role = Role::kInputOutput,
+                                    .storage = Storage::kStatistic,
+                                    .shape = {s.rows, s.width},
+                                    .fill = [](Buffer& b) { FillNormal(b, 3, 1); },
+                                    .value_units = units,
+                                    .tensor_units = units}},
+                      .run =
+                          [](const Context& c, const std::vector<Tensor>& t) {
+                            EmbeddingBackward(c, {t[0], t[1], t[2]});
+                          },
+                      .scratch = [&](DType) { return EmbeddingBackwardScratch(s.tokens); }});
+  }
+}
+
+// Each row's sum runs in order of positions: equal to the plain loop bit for bit, in f32.
+TEST(Embedding, BackwardAddsInOrderOfPositions) {
+  const int64_t tokens = 3000, rows = 40, width = 33;
+  Buffer ids(DType::kU32, {tokens}), dy(DType::kF32, {tokens, width}),
+      dtable(DType::kF32, {rows, width});
+  FillIds(ids, 4, rows / 2);  // the upper half is never named
+  FillNormal(dy, 5, 1);
+  FillNormal(dtable, 6, 1);
+  Buffer expected(dtable);
+  float* sums = expected.tensor().data<float>();
+  for (int64_t t = 0; t < tokens; ++t)
+    for (int64_t i = 0; i < width; ++i)
+      sums[static_cast<int64_t>(ids.Get(t)) * width + i] +=
+          dy.tensor().data<float>()[t * width + i];
+  const ScratchContext context(EmbeddingBackwardScratch(tokens));
+  const ThreadScope threads(2);
+  EmbeddingBackward(*context, {ids.tensor(), dy.tensor(), dtable.tensor()});
+  EXPECT_TRUE(dtable.SameBits(expected));
+}
+
+TEST(Embedding, BackwardIsTheForwardsTranspose) {
+  const int64_t tokens = 11, rows = 4, width = 3;
+  Buffer ids(DType::kU32, {tokens}), table(DType::kF64, {rows, width}),
+      y(DType::kF64, {tokens, width});
+  Buffer dy(DType::kF64, {tokens, width}), dtable(DType::kF64, {rows, width});
+  FillIds(ids, 7, rows);
+  FillNormal(table, 8, 1);
+  FillNormal(dy, 9, 1);
+  const ScratchContext context(EmbeddingBackwardScratch(tokens));
+  EmbeddingBackward(*context, {ids.tensor(), dy.tensor(), dtable.tensor()});
+  testing::CheckGradient("dtable", table, dtable, [&] {
+    EmbeddingForward(*context, {ids.tensor(), table.tensor(), y.tensor()});
+    return Dot(dy, y);
+  });
+}
+
+TEST(Embedding, NoTokensChangeNothing) {
+  Buffer ids(DType::kU32, {0}), y(DType::kF32, {0, 4}), table(DType::kF32, {3, 4});
+  FillNormal(table, 1, 1);
+  const Buffer before(table);
+  const ScratchContext context(0);
+  EmbeddingForward(*context, {ids.tensor(), table.tensor(), y.tensor()});
+  EmbeddingBackward(*context, {ids.tensor(), y.tensor(), table.tensor()});
+  EXPECT_TRUE(table.SameBits(before));
+}
+
+}  // namespace
+}  // namespace overtok
