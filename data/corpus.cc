@@ -6,6 +6,7 @@
 #include "core/io/files.h"
 #include "core/io/hash.h"
 #include "data/shard.h"
+#include "data/shard_format.h"
 
 namespace overtok {
 namespace {
@@ -15,6 +16,19 @@ std::string Shown(const std::optional<uint32_t>& id) {
 }
 
 }  // namespace
+
+std::string DocumentForm::ToString() const {
+  return absl::StrCat(bos ? "bos+" : "", "text", space_before_eos ? "+space" : "",
+                      eos ? "+eos" : "", added_tokens ? ", added tokens" : "");
+}
+
+std::optional<DocumentForm> shard_format::ParseDocumentForm(absl::string_view text) {
+  for (int bits = 0; bits < 16; ++bits) {
+    const DocumentForm form{(bits & 1) != 0, (bits & 2) != 0, (bits & 4) != 0, (bits & 8) != 0};
+    if (form.ToString() == text) return form;
+  }
+  return std::nullopt;
+}
 
 std::string DescribeDifference(const ShardIdentity& a, const ShardIdentity& b) {
   if (a.tokenizer_hash != b.tokenizer_hash) {
@@ -27,6 +41,9 @@ std::string DescribeDifference(const ShardIdentity& a, const ShardIdentity& b) {
   if (a.bos != b.bos) return absl::StrCat("bos id ", Shown(a.bos), " against ", Shown(b.bos));
   if (a.eos != b.eos) return absl::StrCat("eos id ", Shown(a.eos), " against ", Shown(b.eos));
   if (a.pad != b.pad) return absl::StrCat("pad id ", Shown(a.pad), " against ", Shown(b.pad));
+  if (!(a.form == b.form)) {
+    return absl::StrCat("documents as ", a.form.ToString(), " against ", b.form.ToString());
+  }
   return "";
 }
 

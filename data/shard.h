@@ -14,11 +14,21 @@
 
 namespace overtok {
 
+// How a document became ids: [bos] text [one space] [eos]. Evaluation text has to be encoded the
+// same way as the training data, so shards remember it.
+struct DocumentForm {
+  bool bos = true, space_before_eos = false, eos = true;
+  bool added_tokens = false;  // added-token strings inside text became added tokens
+  bool operator==(const DocumentForm& other) const = default;
+  std::string ToString() const;  // "bos+text+space+eos", ", added tokens" where they were parsed
+};
+
 struct ShardIdentity {
   std::string tokenizer_name;
   std::string tokenizer_hash;
   int64_t vocab_size = 0;  // ids are below it; u16 storage when it is <= 65,536, else u32
   std::optional<uint32_t> bos, eos, pad;
+  DocumentForm form;
 };
 
 // Streams documents into `directory`/shard_00000.h5, ... of at most `tokens_per_shard` ids (whole

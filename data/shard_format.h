@@ -26,6 +26,9 @@ inline uint64_t IndexChecksum(const std::vector<uint64_t>& offsets,
   return Xxh3(text_bytes.data(), static_cast<int64_t>(text_bytes.size()) * 8, first);
 }
 
+// The inverse of DocumentForm::ToString; nullopt for other text.
+std::optional<DocumentForm> ParseDocumentForm(absl::string_view text);
+
 // An error for identities that no shard may have.
 absl::Status CheckIdentity(const ShardIdentity& identity);
 

@@ -197,6 +197,12 @@ class ShardImpl final : public Shard {
     OT_ASSIGN_OR_RETURN(identity_.tokenizer_name, file.GetText("/", "tokenizer_name"));
     OT_ASSIGN_OR_RETURN(identity_.tokenizer_hash, file.GetText("/", "tokenizer_hash"));
     OT_ASSIGN_OR_RETURN(identity_.vocab_size, file.GetInt("/", "vocab_size"));
+    OT_ASSIGN_OR_RETURN(const std::string form_text, file.GetText("/", "document_form"));
+    const std::optional<DocumentForm> form = shard_format::ParseDocumentForm(form_text);
+    if (!form.has_value()) {
+      return Damaged(absl::StrCat("its attribute document_form is \"", form_text, "\""));
+    }
+    identity_.form = *form;
     const std::pair<const char*, std::optional<uint32_t>*> specials[] = {
         {"bos_id", &identity_.bos}, {"eos_id", &identity_.eos}, {"pad_id", &identity_.pad}};
     for (const auto& [name, target] : specials) {

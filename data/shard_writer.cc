@@ -198,6 +198,7 @@ class ShardWriterImpl final : public ShardWriter {
     OT_RETURN_IF_ERROR(set("tokenizer_name", absl::string_view(identity_.tokenizer_name)));
     OT_RETURN_IF_ERROR(set("tokenizer_hash", absl::string_view(identity_.tokenizer_hash)));
     OT_RETURN_IF_ERROR(set("vocab_size", identity_.vocab_size));
+    OT_RETURN_IF_ERROR(set("document_form", absl::string_view(identity_.form.ToString())));
     if (identity_.bos) OT_RETURN_IF_ERROR(set("bos_id", int64_t{*identity_.bos}));
     if (identity_.eos) OT_RETURN_IF_ERROR(set("eos_id", int64_t{*identity_.eos}));
     if (identity_.pad) OT_RETURN_IF_ERROR(set("pad_id", int64_t{*identity_.pad}));

@@ -69,6 +69,7 @@ absl::Status CreateLocked(hid_t file, const std::string& path, const std::string
   // written for it.
   H5Pset_alloc_time(create.get(), H5D_ALLOC_TIME_EARLY);
   H5Pset_fill_time(create.get(), H5D_FILL_TIME_NEVER);
+  H5Pset_obj_track_times(create.get(), false);  // equal content makes equal files
   const Handle id(H5Dcreate2(file, dataset.c_str(), internal::FileType(dtype), space.get(),
                              link.get(), create.get(), H5P_DEFAULT),
                   H5Dclose);
