@@ -40,13 +40,15 @@ table{border-collapse:collapse;width:100%;font-size:.92rem;font-variant-numeric:
 th,td{padding:6px 10px 6px 0;border-bottom:1px solid var(--rule);text-align:right;vertical-align:bottom}
 th:first-child,td:first-child{text-align:left}
 thead th{font-weight:600}
+caption{text-align:left;font-weight:600;padding:12px 0 2px}
+td .soft{white-space:nowrap}
 tbody th{font-weight:400}
 tr.total th,tr.total td{font-weight:600}
 .ot-sample{vertical-align:-1px;margin-right:4px}
 pre{background:var(--tint);border-radius:8px;padding:12px;overflow-x:auto;font-size:.8rem;line-height:1.4}
 summary{cursor:pointer}
 .warning{border-left:4px solid #b3470a;padding:2px 0 2px 12px}
-@media (max-width:620px){.wide{display:none}.narrow{display:block}main{padding:16px 12px 32px}}
+@media screen and (max-width:620px){td .soft{display:block;font-weight:400}.wide{display:none}.narrow{display:block}main{padding:16px 12px 32px}}
 @media print{body{font-size:11pt}main{max-width:none;padding:0}.narrow{display:none}.wide{display:block}figure,table,.cards{break-inside:avoid}details:not([open]){display:none}}
 )css";
 
@@ -55,6 +57,16 @@ std::string Number(double value, int decimals) {
 }
 
 std::string Compact(double value) { return std::isfinite(value) ? CompactNumber(value) : "–"; }
+
+// A name for a narrow column: it may break after its separators.
+std::string BreakableName(absl::string_view name) {
+  std::string out;
+  for (const char c : name) {
+    absl::StrAppend(&out, EscapeMarkup(absl::string_view(&c, 1)));
+    if (c == '_' || c == '-' || c == '/' || c == '.') out += "<wbr>";
+  }
+  return out;
+}
 
 // First and last evaluation that has a macro loss; null when there is none.
 struct Span {
@@ -78,7 +90,7 @@ std::string MacroName(MacroKind kind) {
 
 std::string RunHeader(const std::vector<RunMetrics>& runs, size_t i) {
   const std::string sample = runs.size() > 1 ? LegendSample(static_cast<int>(i)) : "";
-  return absl::StrCat("<th scope=\"col\">", sample, EscapeMarkup(runs[i].name), "</th>");
+  return absl::StrCat("<th scope=\"col\">", sample, BreakableName(runs[i].name), "</th>");
 }
 
 std::string Card(const std::string& title, const std::string& value, const std::string& note) {
@@ -174,56 +186,53 @@ std::string FinalNumbers(const std::vector<RunMetrics>& runs, MacroKind kind) {
   return out + "</tbody></table></div>\n";
 }
 
-// Scores of the last evaluation, a row per set; for one run also those of the first.
-std::string SetTable(const std::vector<RunMetrics>& runs) {
+// One measure of the last evaluation, a row per set and a column per run; for one run the first
+// evaluation as well. Empty when no run has the measure.
+std::string SetTable(const std::vector<RunMetrics>& runs, const std::string& caption,
+                     double SetScore::*measure, double EvalPoint::*macro) {
   std::set<std::string> sets;
   for (const RunMetrics& run : runs) {
     for (const EvalPoint& point : run.evals) {
-      for (const auto& [name, score] : point.sets) sets.insert(name);
+      for (const auto& [name, score] : point.sets) {
+        if (std::isfinite(score.*measure)) sets.insert(name);
+      }
     }
   }
   if (sets.empty()) return "";
-  // Columns: (header, run, first or last evaluation).
-  struct Column {
-    std::string header;
-    const EvalPoint* point;
+  std::string header;
+  std::vector<const EvalPoint*> columns;
+  const auto add_column = [&](const std::string& name, const EvalPoint& point) {
+    absl::StrAppend(&header, "<th scope=\"col\">", name, "</th>");
+    columns.push_back(&point);
   };
-  std::vector<Column> columns;
   for (size_t i = 0; i < runs.size(); ++i) {
     const std::vector<EvalPoint>& evals = runs[i].evals;
     if (evals.empty()) continue;
-    if (runs.size() == 1 && evals.size() > 1) {
-      columns.push_back({absl::StrCat("step ", evals.front().step), &evals.front()});
+    if (runs.size() > 1) {
+      add_column(LegendSample(static_cast<int>(i)) + BreakableName(runs[i].name), evals.back());
+      continue;
     }
-    columns.push_back({runs.size() == 1
-                           ? absl::StrCat("step ", evals.back().step)
-                           : LegendSample(static_cast<int>(i)) + EscapeMarkup(runs[i].name),
-                       &evals.back()});
+    if (evals.size() > 1) add_column(absl::StrCat("step ", evals[0].step), evals[0]);
+    add_column(absl::StrCat("step ", evals.back().step), evals.back());
   }
-  std::string out =
-      "<div class=\"table\"><table>\n<thead><tr><th scope=\"col\" rowspan=\"2\">set</th>";
-  for (const char* measure : {"loss, nats per token", "bits per byte"}) {
-    absl::StrAppend(&out, "<th scope=\"colgroup\" colspan=\"", columns.size(), "\">", measure,
-                    "</th>");
-  }
-  out += "</tr><tr>";
-  for (int measure = 0; measure < 2; ++measure) {
-    for (const Column& column : columns) {
-      absl::StrAppend(&out, "<th scope=\"col\">", column.header, "</th>");
-    }
-  }
-  out += "</tr></thead>\n<tbody>\n";
+  std::string out = absl::StrCat("<div class=\"table\"><table>\n<caption>", caption,
+                                 "</caption>\n<thead><tr><th scope=\"col\">set</th>", header,
+                                 "</tr></thead>\n<tbody>\n");
   for (const std::string& set : sets) {
     absl::string_view shown = set;
     absl::ConsumePrefix(&shown, "held_out/");
-    absl::StrAppend(&out, "<tr><th scope=\"row\">", EscapeMarkup(shown), "</th>");
-    for (const double SetScore::*field : {&SetScore::loss, &SetScore::bpb}) {
-      for (const Column& column : columns) {
-        const auto it = column.point->sets.find(set);
-        absl::StrAppend(&out, "<td>",
-                        Number(it == column.point->sets.end() ? kMissing : it->second.*field, 3),
-                        "</td>");
-      }
+    absl::StrAppend(&out, "<tr><th scope=\"row\">", BreakableName(shown), "</th>");
+    for (const EvalPoint* point : columns) {
+      const auto it = point->sets.find(set);
+      absl::StrAppend(&out, "<td>",
+                      Number(it == point->sets.end() ? kMissing : it->second.*measure, 3), "</td>");
+    }
+    out += "</tr>\n";
+  }
+  if (macro != nullptr) {
+    out += "<tr class=\"total\"><th scope=\"row\">macro mean</th>";
+    for (const EvalPoint* point : columns) {
+      absl::StrAppend(&out, "<td>", Number(point->*macro, 3), "</td>");
     }
     out += "</tr>\n";
   }
@@ -277,8 +286,11 @@ std::string RenderReport(const std::vector<RunMetrics>& runs) {
         Figure(training, "training", "Single batches are faint; the line is their moving average.");
   }
   out += "<h2>Final numbers</h2>\n" + FinalNumbers(runs, kind);
-  const std::string sets = SetTable(runs);
-  if (!sets.empty()) out += "<h2>Held-out sets</h2>\n" + sets;
+  const std::string sets =
+      SetTable(runs, "Loss, nats per token", &SetScore::loss,
+               kind == MacroKind::kPaloma ? &EvalPoint::paloma_macro : &EvalPoint::held_out_macro) +
+      SetTable(runs, "Bits per byte", &SetScore::bpb, nullptr);
+  if (!sets.empty()) out += "<h2>Evaluation sets</h2>\n" + sets;
   out +=
       "<p class=\"soft\">6ND: six times the parameters in the matrices of the blocks times the "
       "tokens trained on, repeated ones included. Bits per byte divides by the UTF-8 bytes of the "

@@ -62,11 +62,7 @@ Plot TrainingPlot(const std::vector<RunMetrics>& runs) {
     for (size_t k = 0; k < smooth.size(); ++k) {
       series.line.push_back({series.faint[k].x, smooth[k], ""});
     }
-    // The label is the mean of the last stretch: the very last batch alone is noise.
-    const size_t tail = std::min(losses.size(), static_cast<size_t>(std::max(window, 1)));
-    double sum = 0;
-    for (size_t k = losses.size() - tail; k < losses.size(); ++k) sum += losses[k];
-    series.end_label = absl::StrFormat("%.2f", sum / static_cast<double>(tail));
+    series.end_label = absl::StrFormat("%.2f", smooth.back());
     series.faint = Thin(series.faint, kThinned);
     series.line = Thin(series.line, kThinned);
     plot.series.push_back(std::move(series));

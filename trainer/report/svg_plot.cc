@@ -274,8 +274,10 @@ std::vector<double> Smooth(const std::vector<double>& values, int window) {
   std::vector<double> sums(values.size() + 1, 0), smooth(values.size());
   for (int64_t i = 0; i < n; ++i) sums[i + 1] = sums[i] + values[i];
   for (int64_t i = 0; i < n; ++i) {
-    const int64_t half = std::min({int64_t{window} / 2, i, n - 1 - i});
-    smooth[i] = (sums[i + half + 1] - sums[i - half]) / static_cast<double>(2 * half + 1);
+    const int64_t before = std::min(int64_t{window} / 2, i);
+    // As many after as before at the start, where losses fall fast; what there is at the end.
+    const int64_t after = std::min(before, n - 1 - i);
+    smooth[i] = (sums[i + after + 1] - sums[i - before]) / static_cast<double>(before + after + 1);
   }
   return smooth;
 }

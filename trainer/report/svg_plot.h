@@ -51,8 +51,9 @@ std::string RenderSvg(const Plot& plot, PlotSize size, absl::string_view id, boo
 // The sample of a series' line and marker for a legend outside the picture.
 std::string LegendSample(int color);
 
-// Centred moving average over `window` points; the window shrinks evenly towards both ends, so that
-// the ends are not dragged along.
+// Centred moving average over `window` points. At the start the window shrinks evenly, so that the
+// steep beginning of a loss curve stays where it is; at the end only its far side does, so that the
+// last values are means too.
 std::vector<double> Smooth(const std::vector<double>& values, int window);
 
 // At most about `limit` of the points: the lowest and the highest of each of limit/2 equal runs, in
