@@ -161,6 +161,12 @@ class Split(unittest.TestCase):
         self.assertEqual([d.number for d in sets["in_domain_d"]["test"]], [100, 150])
         self.assertEqual(len(training["s"]), 196)
 
+    def test_a_long_document_does_not_end_a_set(self):
+        ordered = [document(1, "a" * 300), document(2, "b" * 9000), document(3, "c" * 300)]
+        taken, rest = split.first_bytes(ordered, 1000)
+        self.assertEqual(([d.number for d in taken], [d.number for d in rest]), ([1, 3], [2]))
+        self.assertEqual([d.number for d in split.first_bytes(ordered[1:2], 1000)[0]], [2])
+
     def test_sources_kept_out_of_held_out_sets(self):
         sets, training = split.held_out_sets([(source(in_domain=False), [document(0), document(50)])], 1000, {})
         self.assertEqual((sets, len(training["s"])), ({}, 2))

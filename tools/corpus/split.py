@@ -12,13 +12,17 @@ def is_held_out(document):
 
 
 def first_bytes(ordered, limit):
-    """The documents of the list that fit into `limit` bytes one after the other, at least one; and the rest."""
-    total = 0
-    for index, document in enumerate(ordered):
-        total += size(document)
-        if total > limit and index > 0:
-            return ordered[:index], ordered[index:]
-    return ordered, []
+    """The documents of the list, in order, that fit into `limit` bytes; one that does not fit any more is passed over (at
+    least one is taken). Returns them and the rest."""
+    total, taken, rest = 0, [], []
+    for document in ordered:
+        bytes_ = size(document)
+        if total + bytes_ <= limit:
+            total += bytes_
+            taken.append(document)
+        else:
+            rest.append(document)
+    return (taken, rest) if taken or not ordered else ([ordered[0]], ordered[1:])
 
 
 def held_out_sets(groups, set_bytes, domain_groups):
