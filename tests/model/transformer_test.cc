@@ -137,7 +137,7 @@ INSTANTIATE_TEST_SUITE_P(Shapes, TransformerTest,
                                            Case{"tied", 3, 3, 4, true, true, 0, 2},
                                            Case{"no_hybrid_norm", 2, 2, 6, false, false, 0, 1},
                                            Case{"z_loss", 4, 2, 4, true, false, 1e-2, 2}),
-                         [](const auto& info) { return std::string(info.param.name); });
+                         [](const auto& instance) { return std::string(instance.param.name); });
 
 // Weights after some steps, as bytes.
 std::vector<float> Trained(const Config& config, int steps) {
