@@ -54,7 +54,8 @@ int64_t TotalTokens(const Config& config);
 // 0: no limit. passes: round(steps / p), half to even; needs train.steps then.
 int64_t KeptBatches(const Config& config);
 
-// Times that the run reads each window it may read, on average; `windows` are those of the corpus.
+// Times that the run reads each window it may read, on average; `windows` (> 0) are those of the
+// corpus.
 double PassesOverData(const Config& config, int64_t windows);
 
 // The first step whose rate is below the full one after the warm-up; train.steps when none is.

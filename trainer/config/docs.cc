@@ -33,7 +33,8 @@ documents in a file, and values of another type. Each error names file and line 
 key, value and what was expected, and all mistakes are reported at once.
 
 An option that can have no effect is an error when it stands in the same file as what disables it,
-or on the command line. Inherited from a base, it is silently inactive.
+or on the command line, and also in the configuration's own file when nothing anywhere enables it.
+Inherited from a base, it is silently inactive.
 
 ## Values
 

@@ -43,15 +43,19 @@ bool HasValue(const YamlValue& tree, const std::string& key) {
   return value != nullptr && value->kind != YamlValue::Kind::kNull;
 }
 
-// Lays one layer over what came before it. Of keys that exclude each other, those of the upper
-// layer replace those below.
-void LayOver(YamlValue layer, YamlValue* onto) {
+// Of keys that exclude each other, those that an upper layer gives replace those below it.
+void EraseExcluded(const YamlValue& layer, YamlValue* below) {
   for (const ExclusiveKeys& group : ConfigExclusiveKeys()) {
     const bool decides = std::any_of(group.keys.begin(), group.keys.end(),
                                      [&](const std::string& key) { return HasValue(layer, key); });
     if (!decides) continue;
-    for (const std::string& key : group.keys) Erase(key, onto);
+    for (const std::string& key : group.keys) Erase(key, below);
   }
+}
+
+// Lays one layer over what came before it.
+void LayOver(YamlValue layer, YamlValue* onto) {
+  EraseExcluded(layer, onto);
   MergeYaml(std::move(layer), onto);
 }
 
@@ -104,17 +108,22 @@ absl::StatusOr<YamlValue> LoadFile(const std::string& path, std::vector<std::str
 }
 
 absl::Status LayOverrides(const std::vector<std::string>& overrides, YamlValue* tree) {
+  // The command line is one layer, but its values are laid one by one: a null among them has to
+  // remove what stands below before a later value adds to it.
   YamlValue line;
   line.kind = YamlValue::Kind::kMap;
+  std::vector<YamlValue> values;
   for (const std::string& argument : overrides) {
     OT_ASSIGN_OR_RETURN(YamlValue value, ParseOverride(argument));
     if (value.Find("base") != nullptr) {
       return absl::InvalidArgumentError(
           "command line: base is a key of files; name the other file on the command line instead");
     }
-    MergeYaml(std::move(value), &line);
+    MergeYaml(value, &line);
+    values.push_back(std::move(value));
   }
-  LayOver(std::move(line), tree);
+  EraseExcluded(line, tree);
+  for (YamlValue& value : values) MergeYaml(std::move(value), tree);
   return absl::OkStatus();
 }
 
@@ -203,7 +212,7 @@ absl::StatusOr<LoadedConfig> Interpret(const YamlValue& tree, const std::string&
   std::vector<std::string>& errors = reader.errors();
   reader.Walk(tree, "");
   reader.ReadKeys(file, &loaded);
-  if (errors.empty()) ResolveConfig(reader.autos(), reader.Horizons(), &loaded, &errors);
+  if (errors.empty()) ResolveConfig({file, reader.autos(), reader.Horizons()}, &loaded, &errors);
   if (errors.empty()) return loaded;
   if (errors.size() > kMostErrors) {
     const size_t more = errors.size() - kMostErrors;

@@ -93,26 +93,34 @@ class Checker {
     }
   }
 
-  // A key without effect is a mistake where it was written next to what disables it, or on the
-  // command line, which has the last word. Inherited, it is silently inactive.
-  void CheckInactive() {
+  // A key without effect is a mistake where it was written next to what disables it, and on the
+  // command line, which has the last word; also in the configuration's own file when nothing
+  // anywhere chose otherwise. Inherited, it is silently inactive.
+  void CheckInactive(const std::string& file) {
     for (const InactiveRule& rule : ConfigInactiveRules()) {
       if (!rule.inactive(config_)) continue;
-      if (Set(rule.option)) {
-        const Origin& origin = loaded_.origins.at(rule.option);
-        for (const std::string& disabler : rule.disabled_by) {
-          const auto other = loaded_.origins.find(disabler);
-          const bool beside = other != loaded_.origins.end() && other->second.file == origin.file;
-          if (!beside && !origin.command_line()) continue;
-          const Origin place = other == loaded_.origins.end() ? Origin{} : other->second;
-          Fail(rule.option, absl::StrCat("has no effect with ", disabler, ": ",
-                                         FindKey(disabler)->write(config_), " (", place.ToString(),
-                                         "), because ", rule.why, "; remove it"));
-          break;
-        }
-      }
+      if (Set(rule.option)) CheckInactive(rule, file);
       ReadDefault(rule.option, &config_);
     }
+  }
+
+  void CheckInactive(const InactiveRule& rule, const std::string& file) {
+    const Origin& origin = loaded_.origins.at(rule.option);
+    std::string disabler = rule.disabled_by[0];
+    bool beside = false, chosen = false;
+    for (const std::string& key : rule.disabled_by) {
+      if (!Given(key)) continue;
+      if (!chosen) disabler = key;
+      chosen = true;
+      if (loaded_.origins.at(key).file != origin.file || beside) continue;
+      beside = true;
+      disabler = key;
+    }
+    if (!beside && !origin.command_line() && (chosen || origin.file != file)) return;
+    const Origin place = chosen ? loaded_.origins.at(disabler) : Origin{};
+    Fail(rule.option,
+         absl::StrCat("has no effect with ", disabler, ": ", FindKey(disabler)->write(config_),
+                      " (", place.ToString(), "), because ", rule.why, "; remove it"));
   }
 
   // Sets train.steps. `windows`: of the corpus; -1 when not known yet.
@@ -216,13 +224,12 @@ void ReadDefault(absl::string_view key, Config* config) {
   OT_CHECK(read.ok()) << found->name << ": " << std::string(read.message());
 }
 
-void ResolveConfig(const std::set<std::string>& autos, const std::set<std::string>& horizons,
-                   LoadedConfig* loaded, std::vector<std::string>* errors) {
+void ResolveConfig(const ReadFacts& facts, LoadedConfig* loaded, std::vector<std::string>* errors) {
   Checker checker(loaded, errors);
-  checker.CheckExclusive(horizons);
-  checker.ResolveAutos(autos);
+  checker.CheckExclusive(facts.horizons);
+  checker.ResolveAutos(facts.autos);
   checker.CheckShapes();
-  checker.CheckInactive();
+  checker.CheckInactive(facts.file);
   if (!errors->empty()) return;
   checker.ResolveSteps(-1);
   checker.CheckSteps();

@@ -67,11 +67,12 @@ void AddOptimizerKeys(std::vector<Key>& keys) {
   keys.push_back(CoefficientsKey(
       "optimizer.newton_schulz.coefficients", OT_FIELD(optimizer.newton_schulz.coefficients),
       "a, b, c of X = a X + (b A + c A A) X, A = X X^T; simple: [3.4445, -4.7750, 2.0315]."));
-  keys.push_back(EnumKey<DType>("optimizer.newton_schulz.precision",
-                                OT_FIELD(optimizer.newton_schulz.precision),
-                                {{"f32", kF32}, {"bf16", kBf16}}, "auto",
-                                "Of the products inside the iterations; bf16 sums in f32.")
-                     .OrAuto("train.precision"));
+  keys.push_back(
+      EnumKey<DType>("optimizer.newton_schulz.precision",
+                     OT_FIELD(optimizer.newton_schulz.precision), {{"f32", kF32}, {"bf16", kBf16}},
+                     "auto", "Of the products inside the iterations; bf16 sums in f32.",
+                     {{"tf32", "tf32 exists on cuda only, and this program computes on the CPU"}})
+          .OrAuto("train.precision"));
   keys.push_back(RealKey("optimizer.beta1", OT_FIELD(optimizer.beta1), {0, 0.999999999, false},
                          "0.9", "adam, adamh: decay of the first moment."));
   keys.push_back(RealKey("optimizer.beta2", OT_FIELD(optimizer.beta2), {0, 0.999999999, false},

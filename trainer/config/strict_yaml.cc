@@ -1,8 +1,11 @@
 #include "trainer/config/strict_yaml.h"
 
+#include <yaml-cpp/eventhandler.h>
 #include <yaml-cpp/yaml.h>
 
 #include <algorithm>
+#include <exception>
+#include <sstream>
 #include <utility>
 
 #include "absl/strings/ascii.h"
@@ -94,18 +97,69 @@ class Converter {
   int values_ = 0;
 };
 
+// Finds where a second document begins. yaml-cpp's LoadAll cannot be used for that: it never ends
+// on some stray brackets.
+class DocumentCounter : public YAML::EventHandler {
+ public:
+  void OnDocumentStart(const YAML::Mark& mark) override {
+    ++documents;
+    last = mark;
+  }
+  void OnDocumentEnd() override {}
+  void OnNull(const YAML::Mark&, YAML::anchor_t) override {}
+  void OnAlias(const YAML::Mark&, YAML::anchor_t) override {}
+  void OnScalar(const YAML::Mark&, const std::string&, YAML::anchor_t,
+                const std::string&) override {}
+  void OnSequenceStart(const YAML::Mark&, const std::string&, YAML::anchor_t,
+                       YAML::EmitterStyle::value) override {}
+  void OnSequenceEnd() override {}
+  void OnMapStart(const YAML::Mark&, const std::string&, YAML::anchor_t,
+                  YAML::EmitterStyle::value) override {}
+  void OnMapEnd() override {}
+
+  int documents = 0;
+  YAML::Mark last;
+};
+
+// yaml-cpp ends a document at a NUL byte, and takes a line that begins with % for a directive even
+// behind the document: both would drop keys without a word.
+absl::Status CheckBytes(absl::string_view text, const std::string& file) {
+  int line = 1;
+  bool line_start = true;
+  for (const char c : text) {
+    const auto byte = static_cast<unsigned char>(c);
+    if (byte < 0x20 && c != '\n' && c != '\r' && c != '\t') {
+      return ErrorAt(Origin{file, line},
+                     absl::StrCat("the control character ", static_cast<int>(byte),
+                                  " does not belong in a configuration; remove it"));
+    }
+    if (c == '%' && line_start) {
+      return ErrorAt(Origin{file, line}, "directives (%) are not supported; remove the line");
+    }
+    line_start = c == '\n';
+    if (c == '\n') ++line;
+  }
+  return absl::OkStatus();
+}
+
 absl::StatusOr<YamlValue> Parse(absl::string_view text, absl::string_view file, bool command_line) {
   Converter converter{std::string(file), command_line};
+  if (!command_line) OT_RETURN_IF_ERROR(CheckBytes(text, std::string(file)));
   try {
-    const std::vector<YAML::Node> documents = YAML::LoadAll(std::string(text));
-    if (documents.size() > 1) {
-      return ErrorAt(converter.At(documents[1].Mark()),
-                     "a second YAML document; a configuration is one document");
+    std::istringstream stream{std::string(text)};
+    YAML::Parser parser(stream);
+    DocumentCounter counter;
+    while (counter.documents < 2 && parser.HandleNextDocument(counter)) {
     }
-    if (documents.empty()) return YamlValue{};
-    return converter.Convert(documents[0], 0);
+    if (counter.documents > 1) {
+      return ErrorAt(converter.At(counter.last),
+                     "a second YAML document, or a stray bracket; a configuration is one document");
+    }
+    return converter.Convert(YAML::Load(std::string(text)), 0);
   } catch (const YAML::Exception& error) {
     return ErrorAt(converter.At(error.mark), absl::StrCat("not valid YAML: ", error.msg));
+  } catch (const std::exception& error) {
+    return absl::InvalidArgumentError(absl::StrCat(file, ": not valid YAML: ", error.what()));
   }
 }
 

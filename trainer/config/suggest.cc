@@ -110,10 +110,13 @@ std::string Nearest(absl::string_view text, const std::vector<std::string>& choi
   for (const std::string& choice : choices) {
     int distance = EditDistance(text, choice);
     // An abbreviation is near, however much it leaves out.
-    const bool prefix = absl::StartsWith(choice, text) || absl::StartsWith(text, choice);
-    if (prefix && std::min(text.size(), choice.size()) >= 3) distance = std::min(distance, 1);
+    const bool prefix = (absl::StartsWith(choice, text) || absl::StartsWith(text, choice)) &&
+                        std::min(text.size(), choice.size()) >= 3;
+    if (prefix) distance = std::min(distance, 2);
     const int limit = static_cast<int>(std::max(text.size(), choice.size())) / 3;
-    if (distance > std::max(1, limit) || distance >= static_cast<int>(choice.size())) continue;
+    if (!prefix && (distance > std::max(1, limit) || distance >= static_cast<int>(choice.size()))) {
+      continue;
+    }
     if (best.empty() || distance < best_distance) {
       best = choice;
       best_distance = distance;

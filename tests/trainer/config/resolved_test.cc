@@ -1,0 +1,92 @@
+// The resolved form: complete, and a fixed point.
+#include "tests/support/temporary_directory.h"
+#include "tests/trainer/config/support.h"
+#include "trainer/config/key.h"
+#include "trainer/config/schema.h"
+
+namespace overtok {
+namespace {
+
+using ::testing::HasSubstr;
+using testing::LoadSmall;
+using ::testing::Not;
+
+const std::vector<std::vector<std::string>>& Variants() {
+  static const auto* const variants = new std::vector<std::vector<std::string>>{
+      {},
+      {"optimizer.schedule={type: cosine, warmup_steps: 3}"},
+      {"optimizer.schedule.decay=0"},
+      {"data.order={type: sequential}"},
+      {"data.order={type: feistel, seed: 7, reshuffle: true}"},
+      {"data.order={a: 5, b: 0}", "data.passes=2.4"},
+      {"data.unique_tokens=1K", "train.precision=bf16"},
+      {"eval={held_out: ['a b', 'x:y', '10', 'true', 'é', 'q\"\\z'], tail: keep}"},
+      {"eval={paloma: corpus/paloma, at_start: true}", "data.train=['*.h5', a/*.h5]"},
+      {"optimizer.newton_schulz={coefficients: [0.1, -1e-7, 3], precision: bf16}"},
+      {"optimizer.lr=0.1", "optimizer.eps=1e-300", "optimizer.adam_lr=0.30000000000000004"},
+      {"train.steps=null", "train.tokens=10K", "checkpoint.directory=runs/x"},
+  };
+  return *variants;
+}
+
+TEST(Resolved, LoadsBackUnchanged) {
+  for (const auto& overrides : Variants()) {
+    const auto loaded = LoadSmall(overrides);
+    OT_ASSERT_OK(loaded);
+    const std::string text = ResolvedYaml(loaded->config);
+    const auto again = LoadConfigText(text, "resolved.yaml");
+    OT_ASSERT_OK(again);
+    EXPECT_EQ(ResolvedYaml(again->config), text);
+    // Value for value, those included that the text leaves out.
+    for (const Key& key : ConfigKeys()) {
+      EXPECT_EQ(key.write(again->config), key.write(loaded->config)) << key.name;
+    }
+    EXPECT_THAT(text, Not(HasSubstr("auto")));
+  }
+}
+
+TEST(Resolved, EveryActiveKeyIsWritten) {
+  const auto loaded = LoadSmall();
+  OT_ASSERT_OK(loaded);
+  const auto tree = ParseYaml(ResolvedYaml(loaded->config), "resolved.yaml");
+  OT_ASSERT_OK(tree);
+  for (const Key& key : ConfigKeys()) {
+    const bool other_horizon = key.name == "train.tokens" || key.name == "train.passes_over_data" ||
+                               key.name == "train.tokens_per_parameter";
+    const bool active = FindInactive(key.name, loaded->config) == nullptr && !other_horizon;
+    EXPECT_EQ(tree->At(key.name) != nullptr, active) << key.name;
+  }
+  EXPECT_EQ(tree->At("train.steps")->text, "20");
+  EXPECT_EQ(tree->At("model.head_dim")->text, "8");
+  EXPECT_EQ(tree->At("optimizer.newton_schulz.precision")->text, "f32");
+  EXPECT_EQ(tree->At("optimizer.newton_schulz.coefficients")->text, "simple");
+}
+
+TEST(Resolved, ReadsAsWritten) {
+  const auto loaded = LoadSmall();
+  OT_ASSERT_OK(loaded);
+  EXPECT_THAT(ResolvedYaml(loaded->config), HasSubstr(R"(optimizer:
+  lr: 0.02
+  adam_lr: 0.008
+  momentum: 0.95
+  nesterov: true
+  newton_schulz:
+    steps: 5
+    eps: 1e-05
+    coefficients: simple
+    precision: f32
+  beta1: 0.9
+)"));
+}
+
+TEST(Resolved, TextsThatNeedQuotesGetThem) {
+  EXPECT_EQ(FormatText("runs/130m"), "runs/130m");
+  EXPECT_EQ(FormatText("corpus/*.h5"), "corpus/*.h5");
+  for (const char* text : {"", "10", "true", "No", "null", "auto", "~", "*.h5", "a: b", "a #b",
+                           "-x", "0x1", "[a]", "a,b", "a\nb", "y"}) {
+    EXPECT_EQ(FormatText(text)[0], '"') << text;
+  }
+}
+
+}  // namespace
+}  // namespace overtok
