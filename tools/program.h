@@ -35,7 +35,9 @@ void AddTokenize(Program& program);
 void AddTokenizer(Program& program);
 void AddData(Program& program);
 void AddReport(Program& program);
+void AddConfig(Program& program);
 void AddTrace(Program& program);
 void AddBench(Program& program);
+void AddBenchOps(Program& program, CLI::App* bench);  // below AddBench's
 
 }  // namespace overtok
