@@ -49,7 +49,7 @@ pre{background:var(--tint);border-radius:8px;padding:12px;overflow-x:auto;font-s
 summary{cursor:pointer}
 .warning{border-left:4px solid #b3470a;padding:2px 0 2px 12px}
 @media screen and (max-width:620px){td .soft{display:block;font-weight:400}.wide{display:none}.narrow{display:block}main{padding:16px 12px 32px}}
-@media print{body{font-size:11pt}main{max-width:none;padding:0}.narrow{display:none}.wide{display:block}figure,table,.cards{break-inside:avoid}details:not([open]){display:none}}
+@media print{body{font-size:11pt}main{max-width:none;padding:0}.narrow{display:none}.wide{display:block}figure{margin:12px 0}figure .ot-plot{max-width:150mm}figure,table,.cards{break-inside:avoid}h2,caption{break-after:avoid}details:not([open]){display:none}}
 )css";
 
 std::string Number(double value, int decimals) {
@@ -221,7 +221,7 @@ std::string SetTable(const std::vector<RunMetrics>& runs, const std::string& cap
   for (const std::string& set : sets) {
     absl::string_view shown = set;
     absl::ConsumePrefix(&shown, "held_out/");
-    absl::StrAppend(&out, "<tr><th scope=\"row\">", BreakableName(shown), "</th>");
+    absl::StrAppend(&out, "<tr><th scope=\"row\">", EscapeMarkup(shown), "</th>");
     for (const EvalPoint* point : columns) {
       const auto it = point->sets.find(set);
       absl::StrAppend(&out, "<td>",
