@@ -42,6 +42,8 @@ void AddBench(Program& program) {
       ->capture_default_str();
   step->add_option("--repetitions", arguments->options.repetitions, "Steps that are counted")
       ->capture_default_str();
+
+  AddBenchOps(program, bench);
 }
 
 }  // namespace overtok
