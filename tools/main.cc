@@ -5,7 +5,9 @@ int main(int argc, char** argv) {
   overtok::Program program;
   overtok::AddTrace(program);
   overtok::AddBench(program);
+  overtok::AddTokenize(program);
   overtok::AddTokenizer(program);
+  overtok::AddData(program);
   overtok::AddConfig(program);
   overtok::AddReport(program);
   return program.Main(argc, argv);
