@@ -1,13 +1,13 @@
 // Matrix products by oneDNN. Primitives are made once per (sizes, strides, dtypes, accumulate,
 // alpha is 1) and kept with their memory objects, so that a product after the first of its kind
-// creates and allocates nothing.
+// creates nothing.
 #include "core/cpu/matmul.h"
 
 #ifdef OVERTOK_HAVE_ONEDNN
+#include <array>
 #include <map>
 #include <oneapi/dnnl/dnnl.hpp>
 #include <tuple>
-#include <unordered_map>
 
 namespace overtok::cpu {
 namespace {
@@ -23,7 +23,7 @@ Key KeyOf(const Product& p) {
 
 struct Entry {
   dnnl::matmul primitive;
-  std::unordered_map<int, dnnl::memory> arguments;
+  dnnl::memory a, b, c, alpha;  // alpha: empty when it is 1
   bool available = false;
 };
 
@@ -49,13 +49,21 @@ class Cache {
     if (found == entries_.end()) found = entries_.emplace(key, Create(p)).first;
     Entry& entry = found->second;
     if (!entry.available) return false;
-    entry.arguments.at(DNNL_ARG_SRC).set_data_handle(const_cast<void*>(p.a));
-    entry.arguments.at(DNNL_ARG_WEIGHTS).set_data_handle(const_cast<void*>(p.b));
-    entry.arguments.at(DNNL_ARG_DST).set_data_handle(p.c);
+    entry.a.set_data_handle(const_cast<void*>(p.a));
+    entry.b.set_data_handle(const_cast<void*>(p.b));
+    entry.c.set_data_handle(p.c);
     float alpha = p.alpha;
-    const auto scale = entry.arguments.find(DNNL_ARG_ATTR_OUTPUT_SCALES);
-    if (scale != entry.arguments.end()) scale->second.set_data_handle(&alpha);
-    entry.primitive.execute(stream_, entry.arguments);
+    const bool scaled = alpha != 1.0f;
+    if (scaled) entry.alpha.set_data_handle(&alpha);
+    // By the C interface: the C++ one builds a map and a vector for each call.
+    const std::array<dnnl_exec_arg_t, 4> arguments = {
+        {{DNNL_ARG_SRC, entry.a.get()},
+         {DNNL_ARG_WEIGHTS, entry.b.get()},
+         {DNNL_ARG_DST, entry.c.get()},
+         {DNNL_ARG_ATTR_OUTPUT_SCALES, scaled ? entry.alpha.get() : nullptr}}};
+    dnnl::error::wrap_c_api(dnnl_primitive_execute(entry.primitive.get(), stream_.get(),
+                                                   scaled ? 4 : 3, arguments.data()),
+                            "could not execute");
     stream_.wait();
     return true;
   }
@@ -82,12 +90,12 @@ class Cache {
       if (error.status == dnnl_unimplemented) return entry;
       throw;
     }
-    entry.arguments.emplace(DNNL_ARG_SRC, dnnl::memory(a, engine_, nullptr));
-    entry.arguments.emplace(DNNL_ARG_WEIGHTS, dnnl::memory(b, engine_, nullptr));
-    entry.arguments.emplace(DNNL_ARG_DST, dnnl::memory(c, engine_, nullptr));
+    entry.a = dnnl::memory(a, engine_, nullptr);
+    entry.b = dnnl::memory(b, engine_, nullptr);
+    entry.c = dnnl::memory(c, engine_, nullptr);
     if (p.alpha != 1.0f) {
       const dnnl::memory::desc scale({1}, dnnl::memory::data_type::f32, dnnl::memory::dims{1});
-      entry.arguments.emplace(DNNL_ARG_ATTR_OUTPUT_SCALES, dnnl::memory(scale, engine_, nullptr));
+      entry.alpha = dnnl::memory(scale, engine_, nullptr);
     }
     entry.available = true;
     return entry;

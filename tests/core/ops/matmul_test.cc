@@ -66,8 +66,9 @@ struct Problem {
   // Every element against its sum in f64. A sum of k products errs by at most k + 2 roundings of
   // the sum of their magnitudes whatever the order (Higham, section 3.1), then once in storage.
   void Check(const std::function<void()>& run, const std::string& what) {
-    const Buffer before(out);
+    const std::vector<double> before = out.Values();
     run();
+    const std::vector<double> x = a.Values(), y = b.Values(), actual = out.Values();
     const double math = std::ldexp(1.0, c.types.operand == DType::kF64 ? -53 : -24);
     const double storage = c.types.result == DType::kBF16 ? std::ldexp(1.0, -8) : 2 * math;
     int64_t wrong = 0;
@@ -75,18 +76,19 @@ struct Problem {
       const int64_t index = e / (c.m * c.n), i = e / c.n % c.m, j = e % c.n;
       double sum = 0, magnitude = 0;
       for (int64_t t = 0; t < c.k; ++t) {
-        const double x = a.Get(index * c.m * c.k + (c.trans_a ? t * c.m + i : i * c.k + t));
-        const double y = b.Get(index * c.k * c.n + (c.trans_b ? j * c.k + t : t * c.n + j));
-        sum += x * y;
-        magnitude += std::abs(x * y);
+        const int64_t of_a = index * c.m * c.k + (c.trans_a ? t * c.m + i : i * c.k + t);
+        const int64_t of_b = index * c.k * c.n + (c.trans_b ? j * c.k + t : t * c.n + j);
+        const double product = x[static_cast<size_t>(of_a)] * y[static_cast<size_t>(of_b)];
+        sum += product;
+        magnitude += std::abs(product);
       }
       const double alpha = static_cast<double>(c.alpha);
-      const double old = c.accumulate ? before.Get(e) : 0;
+      const double old = c.accumulate ? before[static_cast<size_t>(e)] : 0;
       const double expected = alpha * sum + old;
       const double bound =
           static_cast<double>(c.k + 2) * math * (std::abs(alpha) * magnitude + std::abs(old)) +
           storage * std::abs(expected);
-      if (!(std::abs(out.Get(e) - expected) <= bound) && ++wrong == 1) {
+      if (!(std::abs(actual[static_cast<size_t>(e)] - expected) <= bound) && ++wrong == 1) {
         ADD_FAILURE() << what << " " << NameOf(c) << " at " << e << ": " << out.Get(e)
                       << ", expected " << expected << " within " << bound;
       }
@@ -131,6 +133,7 @@ TEST(MatmulTest, DividedProductsAreWhole) {
   for (const Types types : kTypes) {
     for (const bool accumulate : {false, true}) {
       for (Case c : {Case{0, 3, 2, 20000}, Case{0, 512, 1, 8200}, Case{0, 9001, 3, 4}}) {
+        if (c.m == 512 && !accumulate) continue;  // large operands: once is enough
         c.trans_a = c.m > 1000;
         c.accumulate = accumulate;
         c.alpha = 0.5f;
