@@ -8,6 +8,8 @@
 #include <cstring>
 #include <random>
 
+#include "hwy/targets.h"
+
 namespace overtok::testing {
 namespace {
 
@@ -73,6 +75,26 @@ void RunOnce(const OpDescription& op, DType act, std::vector<Buffer>& buffers) {
   }
 }
 
+void CheckOutputs(const OpDescription& op, DType act, const std::vector<Buffer>& actual,
+                  const std::vector<Buffer>& exact, const std::string& where) {
+  for (size_t i = 0; i < actual.size(); ++i) {
+    const Operand& operand = op.operands[i];
+    if (operand.role == Role::kInput) continue;
+    double value_units = operand.value_units, tensor_units = operand.tensor_units;
+    double unit = RoundingUnit(actual[i].dtype());
+    // Computed from f32 or bf16, whatever it is stored in.
+    if (actual[i].dtype() == DType::kF64) unit = RoundingUnit(DType::kF32);
+    if (act == DType::kBF16 && (operand.bf16_value_units > 0 || operand.bf16_tensor_units > 0)) {
+      value_units = operand.bf16_value_units;
+      tensor_units = operand.bf16_tensor_units;
+      unit = RoundingUnit(DType::kBF16);
+    }
+    ExpectClose(op.name + " " + NameOf(act) + " " + operand.name + where, actual[i], exact[i],
+                {.relative = value_units * unit,
+                 .absolute = tensor_units * unit * MaxAbs(exact[i].Values())});
+  }
+}
+
 void CheckStorage(const OpDescription& op, const std::vector<std::vector<double>>& source,
                   DType act) {
   std::vector<Buffer> one = Prepare(op, source, act);
@@ -91,24 +113,19 @@ void CheckStorage(const OpDescription& op, const std::vector<std::vector<double>
     const ThreadScope threads(2);
     RunOnce(op, act, two);
   }
-  for (size_t i = 0; i < one.size(); ++i) {
-    const Operand& operand = op.operands[i];
-    if (operand.role == Role::kInput) continue;
-    const std::string what = op.name + " " + NameOf(act) + " " + operand.name;
-    EXPECT_TRUE(one[i].SameBits(two[i])) << what << ": 1 and 2 threads differ";
-    double value_units = operand.value_units, tensor_units = operand.tensor_units;
-    double unit = RoundingUnit(one[i].dtype());
-    if (one[i].dtype() == DType::kF64)
-      unit = RoundingUnit(DType::kF32);  // computed from f32 or bf16
-    if (act == DType::kBF16 && (operand.bf16_value_units > 0 || operand.bf16_tensor_units > 0)) {
-      value_units = operand.bf16_value_units;
-      tensor_units = operand.bf16_tensor_units;
-      unit = RoundingUnit(DType::kBF16);
-    }
-    ExpectClose(what, one[i], exact[i],
-                {.relative = value_units * unit,
-                 .absolute = tensor_units * unit * MaxAbs(exact[i].Values())});
+  CheckOutputs(op, act, one, exact, "");
+  for (size_t i = 0; i < one.size(); ++i)
+    EXPECT_TRUE(one[i].SameBits(two[i])) << op.name << " " << NameOf(act) << " "
+                                         << op.operands[i].name << ": 1 and 2 threads differ";
+  // The code for lesser processors, where this one runs something better.
+  const ThreadScope threads(1);
+  for (const int64_t disabled : {HWY_AVX3 | HWY_AVX3_DL, HWY_AVX3 | HWY_AVX3_DL | HWY_AVX2}) {
+    hwy::DisableTargets(disabled);
+    std::vector<Buffer> lesser = Prepare(op, source, act);
+    RunOnce(op, act, lesser);
+    CheckOutputs(op, act, lesser, exact, (disabled & HWY_AVX2) != 0 ? " (baseline)" : " (AVX2)");
   }
+  hwy::DisableTargets(0);
 }
 
 }  // namespace

@@ -1,6 +1,7 @@
-// The op harness: one description of an op (operands, sizes, a call) drives four checks: f32 and
-// bf16 storage against f64 (inputs rounded to the storage type first), one thread against two
-// (equal bits), inputs left alone, and guard zones around every operand and the scratch block.
+// The op harness: one description of an op (operands, sizes, a call) drives five checks: f32 and
+// bf16 storage against f64 (inputs rounded to the storage type first), the code for lesser
+// processors (AVX2, baseline) against the same, one thread against two (equal bits), inputs left
+// alone, and guard zones around every operand and the scratch block.
 // CheckGradient holds a backward op against central differences in f64.
 #pragma once
 
