@@ -114,6 +114,14 @@ def find_tools(chosen, debian, folder):
     return tools
 
 
+def workers(jobs):
+    try:
+        return concurrent.futures.ProcessPoolExecutor(jobs)
+    except OSError as error:  # no shared memory for its locks (some containers and chroots)
+        say(f"  one process only: {error}")
+        return concurrent.futures.ThreadPoolExecutor(1)
+
+
 def build(profile_name, out, cache, jobs):
     profile = PROFILES[profile_name]
     chosen, npm = list(profile["sources"]), None
@@ -130,8 +138,7 @@ def build(profile_name, out, cache, jobs):
     say(f"[2/4] text, {jobs} processes")
     start = time.monotonic()
     groups, described = [], {}
-    with tempfile.TemporaryDirectory(prefix="overtok_tools_") as folder, \
-            concurrent.futures.ProcessPoolExecutor(jobs) as pool:
+    with tempfile.TemporaryDirectory(prefix="overtok_tools_") as folder, workers(jobs) as pool:
         tools = find_tools(chosen, debian, folder)
         waiting = []
         for source in chosen:
