@@ -1,6 +1,7 @@
 // The shipped recipes resolve to the published figures: steps, tokens, schedule, parameters, 6ND,
 // FLOPs. Source of the figures: the published results of the recipe.
 #include <cmath>
+#include <ostream>
 
 #include "optim/schedule.h"
 #include "tests/support/temporary_directory.h"
@@ -20,6 +21,8 @@ struct Figures {
   double forward_flops, model_flops, head_share, backbone_flops;
   double passes;  // over 2,441,406 windows
 };
+
+void PrintTo(const Figures& figures, std::ostream* out) { *out << figures.name; }
 
 constexpr Figures kFigures[] = {
     {"130m",
