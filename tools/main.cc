@@ -3,6 +3,9 @@
 
 int main(int argc, char** argv) {
   overtok::Program program;
+  overtok::AddTrain(program);
+  overtok::AddEval(program);
+  overtok::AddPlan(program);
   overtok::AddTrace(program);
   overtok::AddBench(program);
   overtok::AddTokenize(program);

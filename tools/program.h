@@ -36,6 +36,9 @@ void AddTokenizer(Program& program);
 void AddData(Program& program);
 void AddReport(Program& program);
 void AddConfig(Program& program);
+void AddTrain(Program& program);
+void AddEval(Program& program);
+void AddPlan(Program& program);
 void AddTrace(Program& program);
 void AddBench(Program& program);
 void AddBenchOps(Program& program, CLI::App* bench);  // below AddBench's

@@ -37,6 +37,41 @@ int64_t StepOf(absl::string_view name) {
   return step;
 }
 
+Json OrNull(const std::optional<uint32_t>& id) { return id.has_value() ? Json(*id) : Json(); }
+std::optional<uint32_t> IdOf(const Json& json) {
+  return json.is_null() ? std::nullopt : std::optional<uint32_t>(json.get<uint32_t>());
+}
+
+Json ToJson(const ShardIdentity& data) {
+  return {{"tokenizer", data.tokenizer_name},
+          {"tokenizer_hash", data.tokenizer_hash},
+          {"vocab_size", data.vocab_size},
+          {"bos", OrNull(data.bos)},
+          {"eos", OrNull(data.eos)},
+          {"pad", OrNull(data.pad)},
+          {"form",
+           {{"bos", data.form.bos},
+            {"space_before_eos", data.form.space_before_eos},
+            {"eos", data.form.eos},
+            {"added_tokens", data.form.added_tokens}}}};
+}
+
+ShardIdentity DataFromJson(const Json& json) {
+  const Json& form = json.at("form");
+  ShardIdentity data;
+  data.tokenizer_name = json.at("tokenizer").get<std::string>();
+  data.tokenizer_hash = json.at("tokenizer_hash").get<std::string>();
+  data.vocab_size = json.at("vocab_size").get<int64_t>();
+  data.bos = IdOf(json.at("bos"));
+  data.eos = IdOf(json.at("eos"));
+  data.pad = IdOf(json.at("pad"));
+  data.form.bos = form.at("bos").get<bool>();
+  data.form.space_before_eos = form.at("space_before_eos").get<bool>();
+  data.form.eos = form.at("eos").get<bool>();
+  data.form.added_tokens = form.at("added_tokens").get<bool>();
+  return data;
+}
+
 std::string ToJson(const TrainingState& state) {
   Json json = {{"format", "overtok checkpoint state"},
                {"version", kVersion},
@@ -53,6 +88,7 @@ std::string ToJson(const TrainingState& state) {
     json["best"] = {
         {"metric", state.best->metric}, {"value", state.best->value}, {"step", state.best->step}};
   }
+  json["data"] = ToJson(state.data);
   json["identity"] = Json::array();
   for (const auto& [name, value] : state.identity) json["identity"].push_back({name, value});
   return json.dump(1, ' ', false, Json::error_handler_t::replace) + "\n";
@@ -81,6 +117,7 @@ absl::StatusOr<TrainingState> FromJson(const std::string& text, absl::string_vie
       state.best = BestValue{best.at("metric").get<std::string>(), best.at("value").get<double>(),
                              best.at("step").get<int64_t>()};
     }
+    state.data = DataFromJson(json.at("data"));
     for (const Json& entry : json.at("identity")) {
       state.identity.emplace_back(entry.at(0).get<std::string>(), entry.at(1).get<std::string>());
     }

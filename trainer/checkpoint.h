@@ -13,6 +13,7 @@
 #include "absl/strings/string_view.h"
 #include "core/parameter.h"
 #include "core/status.h"
+#include "data/shard.h"
 #include "optim/optimizer.h"
 
 namespace overtok {
@@ -44,6 +45,9 @@ struct TrainingState {
   // with equal hashes have equal bits.
   uint64_t model_hash = 0, optimizer_hash = 0;
   Identity identity;
+  // Tokenizer, special ids and document form of the corpus: evaluation text is encoded the same
+  // way.
+  ShardIdentity data;
 };
 
 class CheckpointStore {

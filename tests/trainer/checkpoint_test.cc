@@ -63,6 +63,10 @@ TrainingState StateOf(int64_t step) {
   state.evaluated_step = step - 1;
   state.best = BestValue{"eval/held_out/macro_loss", 0.1 + 1.0 / 3.0, step - 1};
   state.threads = 2;
+  state.data.tokenizer_name = "bytes";
+  state.data.vocab_size = 258;
+  state.data.eos = 257;
+  state.data.form.space_before_eos = true;
   state.identity = {{"model.hidden_size", "32"}, {"data.order.seed", "42"}};
   return state;
 }
@@ -91,7 +95,10 @@ class CheckpointTest : public ::testing::Test {
     if (state.sequences != expected.sequences || state.tokens != expected.tokens ||
         state.ids_hash != expected.ids_hash || state.metrics_bytes != expected.metrics_bytes ||
         state.evaluated_step != expected.evaluated_step || state.best != expected.best ||
-        state.threads != expected.threads || state.identity != expected.identity) {
+        state.threads != expected.threads || state.data.eos != expected.data.eos ||
+        state.data.bos != expected.data.bos || state.data.form != expected.data.form ||
+        state.data.tokenizer_name != expected.data.tokenizer_name ||
+        state.identity != expected.identity) {
       return absl::InternalError("other state");
     }
     return absl::OkStatus();

@@ -1,0 +1,45 @@
+// A run small enough to be trained many times in a test: a model of width 32, a corpus of ten
+// windows of random documents, held-out sets, all below one directory.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "core/status.h"
+#include "trainer/checkpoint.h"
+#include "trainer/config/load.h"
+
+namespace overtok::testing {
+
+inline constexpr int64_t kTinyVocabulary = 64, kTinyWindow = 16, kTinyWindows = 10;
+inline constexpr uint32_t kTinyEos = 63;
+
+// What shards of the tiny corpus say of themselves.
+ShardIdentity TinyIdentity();
+
+// Writes shards of documents of random ids (a pure function of `seed`): `tokens` in all, cut into
+// shards of about `tokens_per_shard`.
+absl::Status WriteTinyShards(const std::string& directory, uint64_t seed, int64_t tokens,
+                             int64_t tokens_per_shard, const ShardIdentity& identity);
+
+// Directory with train/ (in two shards). `root` must exist.
+absl::Status MakeTinyCorpus(const std::string& root);
+
+// The configuration of a run in `root`/`run`, plus overrides ("key.path=value").
+absl::StatusOr<LoadedConfig> TinyConfig(const std::string& root, const std::string& run,
+                                        const std::vector<std::string>& overrides = {});
+
+// What two runs have to share to be called the same, times apart: the state of the newest
+// checkpoint (hashes of weights, moments and ids among it) and the lines of metrics.jsonl.
+struct RunTrace {
+  TrainingState state;
+  std::vector<std::string> metrics;  // without times and machine readings
+};
+absl::StatusOr<RunTrace> TraceOf(const std::string& run_directory);
+
+// Lines of a metrics.jsonl with the measured values taken out.
+absl::StatusOr<std::vector<std::string>> StableMetrics(const std::string& path);
+
+}  // namespace overtok::testing

@@ -1,0 +1,38 @@
+#include "trainer/run_identity.h"
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_format.h"
+#include "trainer/config/schema.h"
+
+namespace overtok {
+namespace {
+
+// Every key of the section, so that one that is added later is in it without anybody's help.
+void AddKeys(const Config& config, absl::string_view section, Identity* identity) {
+  for (const Key& key : ConfigKeys()) {
+    if (!absl::StartsWith(key.name, section) || FindInactive(key.name, config) != nullptr) continue;
+    identity->emplace_back(key.name, key.write(config));
+  }
+}
+
+}  // namespace
+
+Identity ModelIdentity(const Config& config) {
+  Identity identity;
+  AddKeys(config, "model.", &identity);
+  return identity;
+}
+
+Identity TrainingIdentity(const Config& config, const Corpus& corpus, const Order& order) {
+  Identity identity = ModelIdentity(config);
+  AddKeys(config, "data.sequence_length", &identity);
+  AddKeys(config, "data.order.", &identity);
+  AddKeys(config, "train.batch_sequences", &identity);
+  identity.emplace_back("hash of the shards' tokenizer", corpus.identity().tokenizer_hash);
+  identity.emplace_back("hash of the shards' ids", absl::StrFormat("%016x", corpus.content_hash()));
+  // data.passes and data.unique_tokens by what they come to.
+  identity.emplace_back("number of windows in one pass", absl::StrCat(order.length()));
+  return identity;
+}
+
+}  // namespace overtok

@@ -1,0 +1,375 @@
+#include "trainer/train_loop.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <memory>
+#include <string>
+
+#include "absl/strings/str_format.h"
+#include "core/comm/communicator.h"
+#include "core/console.h"
+#include "core/cpu/parallel.h"
+#include "core/io/files.h"
+#include "core/io/hash.h"
+#include "data/loader.h"
+#include "trainer/checkpoint.h"
+#include "trainer/config/derived.h"
+#include "trainer/evaluation_data.h"
+#include "trainer/evaluator.h"
+#include "trainer/machine.h"
+#include "trainer/metrics.h"
+#include "trainer/plan.h"
+#include "trainer/progress_line.h"
+#include "trainer/run_directory.h"
+#include "trainer/run_identity.h"
+#include "trainer/sample_counter.h"
+#include "trainer/signals.h"
+#include "trainer/step_metrics.h"
+#include "trainer/train_step.h"
+#include "trainer/training_data.h"
+
+namespace overtok {
+namespace {
+
+// A model that knows nothing gives ln V; further away than this in nats, something is wrong with
+// the initial values or the data.
+constexpr double kStepZeroTolerance = 1.0;
+constexpr double kSecondsBetweenLines = 5;
+
+double Now() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+std::string Hex(uint64_t value) { return absl::StrFormat("%016x", value); }
+
+uint64_t HashOfValues(const ParameterSet& parameters) {
+  uint64_t hash = 0;
+  for (const Parameter& parameter : parameters.all()) {
+    hash = Xxh3(parameter.value.raw(), parameter.value.bytes(), hash);
+  }
+  return hash;
+}
+
+class Run {
+ public:
+  Run(LoadedConfig loaded, const TrainOptions& options)
+      : loaded_(std::move(loaded)),
+        options_(options),
+        communicator_(OneRank()),
+        memory_(Memory::Mode::kReal) {}
+
+  absl::StatusOr<int> Go();
+
+ private:
+  const Config& config() const { return loaded_.config; }
+
+  // Everything that can go wrong without a byte of the model in memory.
+  absl::Status Preflight();
+  // The run's own directory: newest checkpoint, metrics, manifest.
+  absl::Status Resume();
+  absl::Status Record();
+  // Steps to the horizon; true when all were taken, false when the run was asked to stop.
+  absl::StatusOr<bool> Steps();
+  absl::Status Step(Loader& loader);
+  absl::Status Evaluate(bool* stopped);
+  absl::Status Save();
+  bool EvaluationIsDue() const;
+  absl::StatusOr<bool> SaveIsDue();
+  void CheckStepZero(const StepResult& result);
+  void ShowProgress(const StepResult& result, double epoch);
+  absl::Status StopAsked(bool* stop);
+
+  LoadedConfig loaded_;
+  const TrainOptions& options_;
+  std::unique_ptr<Communicator> communicator_;
+  StopSignals signals_;
+  TrainingData data_;
+  std::unique_ptr<EvaluationData> evaluation_;
+  std::unique_ptr<RunDirectory> directory_;
+  std::unique_ptr<CheckpointStore> checkpoints_;
+  Memory memory_;
+  std::unique_ptr<TrainStep> train_;
+  std::unique_ptr<Evaluator> evaluator_;
+  std::unique_ptr<MetricsFile> metrics_;
+  std::unique_ptr<RunConstants> constants_;
+  std::unique_ptr<SampleCounter> samples_;
+  TrainingState state_;
+  std::string initial_values_;
+  int64_t checkpoint_bytes_ = 0;
+  StepTimer timer_;
+  double started_ = 0, waited_ = 0, last_line_ = 0, last_save_ = 0;
+  int64_t first_step_ = 0, saved_step_ = -1;
+};
+
+absl::Status Run::Preflight() {
+  if (config().checkpoint.directory.empty()) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        loaded_.Where("checkpoint.directory"),
+        ": missing; name the run directory, for example checkpoint.directory=runs/first"));
+  }
+  OT_ASSIGN_OR_RETURN(data_, OpenTrainingData(&loaded_));
+  const int64_t vocabulary = data_.corpus->identity().vocab_size;
+  if (vocabulary < config().model.vocab_size) {
+    LogWarning(absl::StrCat("model.vocab_size is ", config().model.vocab_size,
+                            ", the shards' tokenizer has ", vocabulary,
+                            " ids: the rest is trained as never occurring"));
+  }
+  if (config().eval.enabled()) {
+    OT_ASSIGN_OR_RETURN(evaluation_, EvaluationData::Open(config(), data_.corpus->identity()));
+  }
+  MemoryPlan plan = PlanMemory(config(), data_.windows);
+  if (evaluation_ != nullptr) plan.host += evaluation_->bytes();
+  checkpoint_bytes_ = plan.checkpoint;
+  return CheckMemoryFits(plan);
+}
+
+absl::Status Run::Resume() {
+  OT_ASSIGN_OR_RETURN(directory_,
+                      RunDirectory::Open(config().checkpoint.directory, options_.fresh));
+  checkpoints_ = std::make_unique<CheckpointStore>(RunDirectory::CheckpointsOf(directory_->path()),
+                                                   config().checkpoint.keep);
+  OT_ASSIGN_OR_RETURN(const std::vector<int64_t> marked, checkpoints_->Marked());
+  const Identity identity = TrainingIdentity(config(), *data_.corpus, data_.order);
+  const int threads = cpu::Threads();
+  if (!marked.empty()) {
+    const std::string path = checkpoints_->PathOf(marked.back());
+    OT_ASSIGN_OR_RETURN(state_, checkpoints_->ReadState(marked.back()));
+    OT_RETURN_IF_ERROR(CheckIdentity(path, state_.identity, identity));
+    if (state_.step > config().train.steps) {
+      return absl::FailedPreconditionError(
+          absl::StrCat(path, " is of step ", state_.step, ", beyond the horizon of ",
+                       config().train.steps, " steps; raise ", loaded_.Where("train.steps"),
+                       ", or choose another checkpoint.directory"));
+    }
+    if (state_.threads != threads) {
+      LogWarning(absl::StrCat(path, " was computed by ", state_.threads, " threads, this run has ",
+                              threads, ": the same bits are promised at equal numbers only"));
+    }
+    saved_step_ = state_.step;
+  }
+  state_.identity = identity;
+  state_.data = data_.corpus->identity();
+  state_.threads = threads;
+  OT_RETURN_IF_ERROR(CheckFreeSpace(directory_->path(), checkpoint_bytes_));
+
+  train_ = std::make_unique<TrainStep>(config(), &memory_, communicator_.get());
+  if (evaluation_ != nullptr) {
+    evaluator_ =
+        std::make_unique<Evaluator>(config(), train_->model(), &train_->parameters(), &memory_);
+  }
+  train_->Commit();
+  if (marked.empty()) {
+    train_->Initialize();
+    initial_values_ = Hex(HashOfValues(train_->parameters()));
+  } else {
+    OT_RETURN_IF_ERROR(checkpoints_->LoadModel(state_.step, &train_->parameters()));
+    OT_RETURN_IF_ERROR(checkpoints_->LoadOptimizer(state_.step, train_->optimizer().state()));
+  }
+  return Record();
+}
+
+absl::Status Run::Record() {
+  const std::string yaml = ResolvedYaml(config());
+  OT_RETURN_IF_ERROR(directory_->WriteConfig(yaml));
+  const Corpus& corpus = *data_.corpus;
+  RunFacts facts;
+  facts.from_step = state_.step;
+  facts.config_sha256 = Sha256Hex(yaml);
+  facts.precision = NameOf(config().train.precision);
+  facts.device = "cpu";
+  facts.threads = state_.threads;
+  facts.initial_values = initial_values_;
+  facts.data = {{"content_xxh3", Hex(corpus.content_hash())},
+                {"shards", absl::StrCat(corpus.shards().size())},
+                {"tokens", absl::StrCat(corpus.tokens())},
+                {"documents", absl::StrCat(corpus.documents())},
+                {"windows", absl::StrCat(data_.windows)},
+                {"tokenizer", corpus.identity().tokenizer_name},
+                {"tokenizer_hash", corpus.identity().tokenizer_hash}};
+  if (evaluation_ != nullptr) facts.evaluation = evaluation_->hashes();
+  OT_RETURN_IF_ERROR(directory_->RecordStart(facts));
+  OT_ASSIGN_OR_RETURN(metrics_, MetricsFile::Open(RunDirectory::MetricsOf(directory_->path()),
+                                                  state_.metrics_bytes));
+  constants_ = std::make_unique<RunConstants>(config());
+  samples_ = std::make_unique<SampleCounter>(data_.windows);
+  samples_->Replay(data_.order, state_.sequences);
+  return absl::OkStatus();
+}
+
+absl::StatusOr<int> Run::Go() {
+  OT_RETURN_IF_ERROR(Preflight());
+  OT_RETURN_IF_ERROR(Resume());
+  LogInfo(absl::StrCat(
+      directory_->path(), ": ", FormatCount(static_cast<double>(constants_->parameters)),
+      " parameters, ", constants_->steps, " steps of ", constants_->tokens_per_step, " tokens, ",
+      FormatBytes(memory_.total()), " of memory, ", state_.threads, " threads, ",
+      saved_step_ < 0 ? "from the start"
+                      : absl::StrCat("from the checkpoint of step ", state_.step)));
+  started_ = last_save_ = Now();
+  first_step_ = state_.step;
+  const absl::StatusOr<bool> finished = Steps();
+  if (!finished.ok()) {
+    // The reason goes to the metrics as well. Where they cannot be written, the first error counts.
+    MetricsLine line(state_.step, "event");
+    line.Add("event", "error").Add("message", finished.status().message());
+    metrics_->Write(line).IgnoreError();
+    return finished.status();
+  }
+  if (!*finished) {
+    LogInfo(absl::StrCat("stopped by signal ", signals_.received(), " after step ", state_.step,
+                         ", saved; the same command continues"));
+    return kExitInterrupted;
+  }
+  std::string best;
+  if (state_.best.has_value()) {
+    best = absl::StrFormat(", best %s %.4f at step %d", state_.best->metric, state_.best->value,
+                           state_.best->step);
+  }
+  LogInfo(absl::StrCat(directory_->path(), ": finished ", state_.step, " steps, ",
+                       FormatCount(static_cast<double>(state_.tokens)), " tokens", best));
+  return 0;
+}
+
+absl::StatusOr<bool> Run::Steps() {
+  LoaderOptions options = data_.loader;
+  options.first_step = state_.step;
+  std::unique_ptr<Loader> loader;
+  if (state_.step < options.end_step) {
+    loader = Loader::Start(data_.corpus, data_.order, options);
+  }
+  bool stop = false;
+  // What was due after the last completed step and did not happen before the run stopped.
+  if (EvaluationIsDue()) OT_RETURN_IF_ERROR(Evaluate(&stop));
+  while (!stop && state_.step < config().train.steps) {
+    OT_RETURN_IF_ERROR(Step(*loader));
+    OT_RETURN_IF_ERROR(StopAsked(&stop));
+    if (!stop && EvaluationIsDue()) OT_RETURN_IF_ERROR(Evaluate(&stop));
+    OT_ASSIGN_OR_RETURN(const bool save, SaveIsDue());
+    if (save && !stop) OT_RETURN_IF_ERROR(Save());
+    if (options_.after_step) options_.after_step(state_.step);
+    if (!stop) OT_RETURN_IF_ERROR(StopAsked(&stop));
+  }
+  OT_RETURN_IF_ERROR(Save());
+  return !stop;
+}
+
+absl::Status Run::StopAsked(bool* stop) {
+  OT_ASSIGN_OR_RETURN(*stop, communicator_->Any(signals_.received() != 0));
+  return absl::OkStatus();
+}
+
+absl::Status Run::Step(Loader& loader) {
+  const double begin = Now(), waited_before = loader.seconds_waited();
+  OT_ASSIGN_OR_RETURN(const Batch* batch, loader.Next());
+  OT_ASSIGN_OR_RETURN(const StepResult result, train_->Run(*batch, state_.step));
+  StepTimes times;
+  times.waited = loader.seconds_waited() - waited_before;
+  times.seconds = Now() - begin;
+  times.peak_bytes = PeakMemory();
+  timer_.Add(times.seconds);
+  waited_ += times.waited;
+
+  ++state_.step;
+  state_.sequences += batch->sequences;
+  state_.tokens += batch->sequences * batch->length;
+  state_.ids_hash =
+      Xxh3(batch->tokens.data(),
+           static_cast<int64_t>(batch->tokens.size() * sizeof(batch->tokens[0])), state_.ids_hash);
+  for (const int64_t window : batch->windows) samples_->Add(window);
+  DataFacts data;
+  data.epoch = static_cast<double>(state_.sequences) / static_cast<double>(data_.order.length());
+  data.distinct_samples = samples_->distinct();
+  data.max_repeats = samples_->max_repeats();
+  OT_RETURN_IF_ERROR(metrics_->Write(TrainLine(*constants_, state_, result, data, times)));
+  if (result.step == 0) CheckStepZero(result);
+  ShowProgress(result, data.epoch);
+  return absl::OkStatus();
+}
+
+void Run::CheckStepZero(const StepResult& result) {
+  const double expected = std::log(static_cast<double>(config().model.vocab_size));
+  if (std::abs(result.loss_main - expected) <= kStepZeroTolerance) return;
+  LogWarning(absl::StrFormat(
+      "the loss of the first batch is %.3f; initial values that know nothing give ln V = %.3f. "
+      "Look at the data with `overtok data show --step 0`, and at the configuration's model.",
+      result.loss_main, expected));
+}
+
+void Run::ShowProgress(const StepResult& result, double epoch) {
+  const double now = Now();
+  const bool last = state_.step == config().train.steps;
+  if (state_.step != first_step_ + 1 && !last && now - last_line_ < kSecondsBetweenLines) return;
+  last_line_ = now;
+  ProgressFacts facts;
+  facts.step = state_.step;
+  facts.steps = config().train.steps;
+  facts.loss = result.loss_main;
+  facts.gradient_norm = result.total_norm;
+  facts.lr = result.lr;
+  facts.step_seconds = timer_.seconds();
+  if (timer_.seconds() > 0) {
+    facts.tokens_per_second = static_cast<double>(constants_->tokens_per_step) / timer_.seconds();
+    facts.seconds_left = timer_.seconds() * static_cast<double>(facts.steps - facts.step);
+  }
+  facts.memory_bytes = PeakMemory();
+  facts.waiting = now > started_ ? waited_ / (now - started_) : 0;
+  facts.epoch = epoch;
+  LogInfo(FormatProgress(facts));
+}
+
+bool Run::EvaluationIsDue() const {
+  if (evaluator_ == nullptr || state_.evaluated_step == state_.step) return false;
+  const int64_t every = config().eval.every_steps, step = state_.step;
+  if (step == 0) return config().eval.at_start;
+  return step == config().train.steps || (every > 0 && step % every == 0);
+}
+
+absl::Status Run::Evaluate(bool* stopped) {
+  const double begin = Now();
+  const absl::StatusOr<EvaluationScores> scores =
+      evaluator_->Run(train_->context(), *evaluation_, [this] { return signals_.received() != 0; });
+  if (absl::IsCancelled(scores.status())) {
+    *stopped = true;
+    return absl::OkStatus();
+  }
+  if (!scores.ok()) return scores.status();
+  state_.evaluated_step = state_.step;
+  if (const CollectionScore* primary = scores->primary()) {
+    const double loss = primary->macro_loss();
+    // A loss that is not a number is never the best.
+    if (std::isfinite(loss) && (!state_.best.has_value() || loss < state_.best->value)) {
+      state_.best = BestValue{primary->macro_tag(), loss, state_.step};
+    }
+    LogInfo(absl::StrFormat("step %d: %s %.4f over %d sets, %s", state_.step, primary->macro_tag(),
+                            loss, primary->subsets.size(), FormatDuration(Now() - begin)));
+  }
+  return metrics_->Write(EvalLine(*constants_, state_, *scores));
+}
+
+absl::StatusOr<bool> Run::SaveIsDue() {
+  const CheckpointConfig& checkpoint = config().checkpoint;
+  if (checkpoint.every_steps > 0 && state_.step % checkpoint.every_steps == 0) return true;
+  const bool late =
+      checkpoint.every_minutes > 0 && Now() - last_save_ >= 60 * checkpoint.every_minutes;
+  return communicator_->Any(late);
+}
+
+absl::Status Run::Save() {
+  if (saved_step_ == state_.step) return absl::OkStatus();
+  OT_RETURN_IF_ERROR(metrics_->Sync());
+  state_.metrics_bytes = metrics_->bytes();
+  OT_RETURN_IF_ERROR(checkpoints_->Save(state_, train_->parameters(), train_->optimizer().state()));
+  saved_step_ = state_.step;
+  last_save_ = Now();
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::StatusOr<int> Train(LoadedConfig loaded, const TrainOptions& options) {
+  Run run(std::move(loaded), options);
+  return run.Go();
+}
+
+}  // namespace overtok
