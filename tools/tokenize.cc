@@ -19,8 +19,11 @@ struct Arguments {
   TokenizeOptions options;
   DocumentForm form;
   bool no_bos = false, no_eos = false;
-  int64_t vocab_size = 0;
+  int64_t vocab_size = 0, max_bad_lines = -1;
 };
+
+// Text from the web has bad lines; an id that is none means the wrong file or vocabulary.
+constexpr int64_t kBadLinesOfText = 100, kBadLinesOfIds = 0;
 
 absl::StatusOr<std::optional<uint32_t>> ParseId(absl::string_view option, absl::string_view text) {
   if (text.empty()) return std::optional<uint32_t>();
@@ -80,12 +83,17 @@ void Report(const TokenizeOptions& options, const TokenizeResult& result) {
                             result.held_out_documents,
                             static_cast<double>(result.held_out_bytes) / 1e6, options.out));
   }
-  const double megabytes = static_cast<double>(result.text_bytes) / 1e6;
-  LogInfo(absl::StrFormat(
-      "%s: %d documents, %s tokens from %.1f MB of text (%.2f bytes a token) in %s, %.1f MB/s",
-      options.out, result.documents, FormatCount(static_cast<double>(result.tokens)), megabytes,
-      static_cast<double>(result.text_bytes) / static_cast<double>(result.tokens),
-      FormatDuration(result.seconds), megabytes / result.seconds));
+  std::string text;
+  if (result.text_bytes > 0) {
+    const double megabytes = static_cast<double>(result.text_bytes) / 1e6;
+    text =
+        absl::StrFormat(" from %.1f MB of text (%.2f bytes a token, %.1f MB/s)", megabytes,
+                        static_cast<double>(result.text_bytes) / static_cast<double>(result.tokens),
+                        megabytes / result.seconds);
+  }
+  LogInfo(absl::StrFormat("%s: %d documents, %s tokens%s in %s", options.out, result.documents,
+                          FormatCount(static_cast<double>(result.tokens)), text,
+                          FormatDuration(result.seconds)));
 }
 
 absl::StatusOr<int> Run(Arguments& arguments) {
@@ -114,6 +122,9 @@ absl::StatusOr<int> Run(Arguments& arguments) {
     OT_ASSIGN_OR_RETURN(options.encode.identity, IdentityOf(*tokenizer, arguments.form));
   }
   options.encode.tokenizer = tokenizer.get();
+  options.encode.largest_bad_count = arguments.max_bad_lines >= 0 ? arguments.max_bad_lines
+                                     : tokenizer == nullptr       ? kBadLinesOfIds
+                                                                  : kBadLinesOfText;
   if (!arguments.field.empty()) options.encode.field = arguments.field;
   OT_ASSIGN_OR_RETURN(const TokenizeResult result, TokenizeFiles(options));
   Report(options, result);
@@ -173,8 +184,8 @@ void AddTokenize(Program& program) {
   command->add_option("--threads", options.encode.threads, "Encoding threads [one per core]")
       ->check(CLI::PositiveNumber);
   command
-      ->add_option("--max-bad-lines", options.encode.largest_bad_count,
-                   "Stop when more lines than this are bad [100]")
+      ->add_option("--max-bad-lines", arguments->max_bad_lines,
+                   "Stop when more lines than this are bad [100; with ids 0]")
       ->check(CLI::NonNegativeNumber);
 }
 

@@ -143,6 +143,7 @@ class Encoder {
       const std::string where = absl::StrCat(paths_[piece.file], ":", bad.line, ": ", bad.reason);
       ++counts->bad_lines;
       if (counts->bad_examples.size() < kShownBadLines) counts->bad_examples.push_back(where);
+      if (options_.largest_bad_count == 0) return absl::InvalidArgumentError(where);
       if (counts->bad_lines > options_.largest_bad_count) {
         return absl::InvalidArgumentError(absl::StrCat("more than ", options_.largest_bad_count,
                                                        " bad lines, the last one ", where,

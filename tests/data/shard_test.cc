@@ -1,6 +1,10 @@
 #include "data/shard.h"
 
 #include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <thread>
 
 #include "core/io/files.h"
 #include "core/io/hdf5.h"
@@ -192,6 +196,44 @@ TEST_F(ShardTest, OutOfRangeIdIsNamedByShardAndPosition) {
   OT_ASSERT_OK(damaged);
   OT_EXPECT_ERROR((*damaged)->Read(4, 10, ids.data()),
                   "shard_00000.h5: id 518 at position 6 is not below the vocabulary size 300");
+}
+
+// Case 75: an open shard serves threads and forked processes alike.
+TEST_F(ShardTest, ThreadsAndForkedProcessesReadKnownValues) {
+  OT_ASSERT_OK(WriteShards(directory_.path(), ByteIdentity(), {CountingDocument(9000)}));
+  const auto shard = Shard::Open(First());
+  OT_ASSERT_OK(shard);
+  const auto read_all = [&shard] {
+    std::vector<int> wrong(4);
+    std::vector<std::thread> threads;
+    for (size_t t = 0; t < wrong.size(); ++t) {
+      threads.emplace_back([&, t] {
+        for (int64_t i = 0; i < 10'000; ++i) {
+          uint32_t ids[3] = {};
+          const int64_t at = (i * 997 + static_cast<int64_t>(t)) % 8990;
+          const bool good = (*shard)->Read(at, 3, ids).ok() &&
+                            ids[0] == static_cast<uint32_t>(at % 256) &&
+                            ids[2] == static_cast<uint32_t>((at + 2) % 256);
+          wrong[t] += good ? 0 : 1;
+        }
+      });
+    }
+    for (std::thread& thread : threads) thread.join();
+    return wrong == std::vector<int>(4);
+  };
+  std::vector<pid_t> children;
+  for (int i = 0; i < 2; ++i) {
+    const pid_t child = fork();
+    ASSERT_GE(child, 0);
+    if (child == 0) _exit(read_all() ? 0 : 1);
+    children.push_back(child);
+  }
+  EXPECT_TRUE(read_all());
+  for (const pid_t child : children) {
+    int status = -1;
+    ASSERT_EQ(waitpid(child, &status, 0), child);
+    EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+  }
 }
 
 TEST_F(ShardTest, DamagedIndexIsRefused) {
