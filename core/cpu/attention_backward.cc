@@ -1,7 +1,8 @@
 // Attention, backward: probabilities are recomputed tile by tile from lse (Dao 2023,
-// FlashAttention-2, algorithm 2). A thread owns a window and a key/value head with its whole group
-// of query heads, so that every sum is made by one thread in one order: query heads, then queries,
-// then keys, all ascending.
+// FlashAttention-2, algorithm 2). A task is a window and a key/value head with its whole group of
+// query heads, so that every sum is made by one thread in one order: query heads, then queries,
+// then keys, all ascending. Where such tasks are few, each is divided into parts that sum the
+// gradients of keys and values apart; these are added up in order at the end.
 //
 // B windows, S positions, H query heads, K key/value heads, D width of a head.
 #undef HWY_TARGET_INCLUDE
@@ -105,33 +106,68 @@ void BackwardQueries(const AttentionBackwardArgs& args, int64_t b, int64_t h, in
   }
 }
 
+// dk and dv of one position of a window and key/value head: the sum of `parts` gradients that lie
+// `part` elements apart, into the first of them, then to storage.
+template <class S, class T>
+void StoreSum(T* gradient, int64_t parts, int64_t part, int64_t row, int64_t width, S* to) {
+  const hn::ScalableTag<T> d;
+  for (int64_t p = 1; p < parts; ++p) {
+    for (int64_t c = 0; c < row; c += LanesOf(d)) {
+      const auto sum = hn::LoadU(d, gradient + c);
+      hn::StoreU(hn::Add(sum, hn::LoadU(d, gradient + p * part + c)), d, gradient + c);
+    }
+  }
+  StoreRow(gradient, width, T(1), to);
+}
+
 template <class S>
 void Backward(const Context& context, const AttentionBackwardArgs& args) {
   using T = ComputeOf<S>;
   const int64_t batch = args.segments.dim(0), length = args.segments.dim(1);
-  const int64_t kv_heads = args.k.dim(1), width = args.q.dim(2);
-  const int64_t group = args.q.dim(1) / kv_heads;
+  const int64_t heads = args.q.dim(1), kv_heads = args.k.dim(1), width = args.q.dim(2);
+  const int64_t group = heads / kv_heads;
   const int64_t row = PaddedWidth(width, static_cast<int64_t>(sizeof(T)));
   const int64_t each = AttentionBytesPerThread<T>(length, width);
-  char* const scratch = static_cast<char*>(context.Scratch(each * Threads()));
-  ParallelTasks(batch * kv_heads, [&](int64_t task) {
-    const int64_t b = task / kv_heads, kv = task % kv_heads;
+  const int64_t bytes = AttentionScratchBytes<T>(batch, length, heads, kv_heads, width);
+  char* const scratch = static_cast<char*>(context.Scratch(bytes));
+  const int64_t parts = BackwardParts(batch, length, heads, kv_heads);
+  const int64_t part_elements = PartElements<T>(length, width);
+  T* const partial = reinterpret_cast<T*>(scratch + each * Threads());  // unused by one part
+  const int64_t blocks = (length + kQueryRows - 1) / kQueryRows, stride = kv_heads * width;
+  S *const dk = args.dk.data<S>(), *const dv = args.dv.data<S>();
+
+  ParallelTasks(batch * kv_heads * parts, [&](int64_t task) {
+    const int64_t part = task % parts;
+    const int64_t b = task / parts / kv_heads, kv = task / parts % kv_heads;
     AttentionTiles<T> tiles;
     tiles.Carve(scratch + omp_get_thread_num() * each, length, width);
+    if (parts > 1) {
+      tiles.dk = partial + task * part_elements;
+      tiles.dv = tiles.dk + length * row;
+    }
     FindStarts(args.segments.data<int32_t>() + b * length, length, tiles.start);
-    const int64_t offset = (b * length * kv_heads + kv) * width, stride = kv_heads * width;
+    const int64_t offset = (b * length * kv_heads + kv) * width;
     LoadRows(args.k.data<S>() + offset, stride, length, width, T(1), tiles.k, row, length);
     LoadRows(args.v.data<S>() + offset, stride, length, width, T(1), tiles.v, row, length);
     std::fill_n(tiles.dk, length * row, T(0));
     std::fill_n(tiles.dv, length * row, T(0));
-    for (int64_t h = kv * group; h < (kv + 1) * group; ++h) {
-      for (int64_t i0 = 0; i0 < length; i0 += kQueryRows) {
-        BackwardQueries<S>(args, b, h, i0, tiles);
-      }
+    for (int64_t unit = part; unit < group * blocks; unit += parts) {
+      BackwardQueries<S>(args, b, kv * group + unit / blocks, unit % blocks * kQueryRows, tiles);
     }
+    if (parts > 1) return;
     for (int64_t j = 0; j < length; ++j) {
-      StoreRow(tiles.dk + j * row, width, T(1), args.dk.data<S>() + offset + j * stride);
-      StoreRow(tiles.dv + j * row, width, T(1), args.dv.data<S>() + offset + j * stride);
+      StoreRow(tiles.dk + j * row, width, T(1), dk + offset + j * stride);
+      StoreRow(tiles.dv + j * row, width, T(1), dv + offset + j * stride);
+    }
+  });
+  if (parts == 1) return;
+  ParallelFor(batch * kv_heads * length, 64, [&](int64_t begin, int64_t end) {
+    for (int64_t index = begin; index < end; ++index) {
+      const int64_t task = index / length, j = index % length;
+      const int64_t to = ((task / kv_heads * length + j) * kv_heads + task % kv_heads) * width;
+      T* const gradient = partial + task * parts * part_elements + j * row;
+      StoreSum(gradient, parts, part_elements, row, width, dk + to);
+      StoreSum(gradient + length * row, parts, part_elements, row, width, dv + to);
     }
   });
 }

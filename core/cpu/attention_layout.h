@@ -1,7 +1,9 @@
 // What a thread of attention keeps in scratch, for both directions and every Highway target.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
+#include <type_traits>
 
 #include "core/cpu/parallel.h"
 #include "core/tensor.h"
@@ -55,11 +57,30 @@ int64_t AttentionBytesPerThread(int64_t length, int64_t width) {
   return AttentionTiles<T>().Carve(nullptr, length, width);
 }
 
-// For all threads.
-inline int64_t AttentionScratchBytes(int64_t length, int64_t width, DType dtype) {
-  const int64_t each = dtype == DType::kF64 ? AttentionBytesPerThread<double>(length, width)
-                                            : AttentionBytesPerThread<float>(length, width);
-  return each * Threads();
+// The backward direction makes at least this many tasks where it can: windows by key/value heads,
+// each divided by queries into parts with gradients of keys and values of their own where those are
+// fewer. Depends on sizes alone, because it decides the order of sums.
+inline int64_t BackwardParts(int64_t batch, int64_t length, int64_t heads, int64_t kv_heads) {
+  constexpr int64_t kTasks = 8;
+  const int64_t tasks = batch * kv_heads;
+  const int64_t blocks = heads / kv_heads * ((length + kQueryRows - 1) / kQueryRows);
+  return std::clamp<int64_t>((kTasks + tasks - 1) / tasks, 1, blocks);
+}
+
+// One part's gradients of keys and values, [2, S, P].
+template <class T>
+int64_t PartElements(int64_t length, int64_t width) {
+  return 2 * length * PaddedWidth(width, static_cast<int64_t>(sizeof(T)));
+}
+
+// Both directions, all threads.
+template <class T>
+int64_t AttentionScratchBytes(int64_t batch, int64_t length, int64_t heads, int64_t kv_heads,
+                              int64_t width) {
+  const int64_t parts = BackwardParts(batch, length, heads, kv_heads);
+  const int64_t partial = parts == 1 ? 0 : batch * kv_heads * parts;
+  return AttentionBytesPerThread<T>(length, width) * Threads() +
+         partial * PartElements<T>(length, width) * static_cast<int64_t>(sizeof(T));
 }
 
 }  // namespace overtok::cpu

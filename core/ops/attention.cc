@@ -71,7 +71,9 @@ void AttentionBackward(const Context& context, const AttentionBackwardArgs& args
 int64_t AttentionScratch(int64_t batch, int64_t length, int64_t heads, int64_t kv_heads,
                          int64_t width, DType dtype) {
   if (batch * length * heads * kv_heads * width == 0) return 0;
-  return cpu::AttentionScratchBytes(length, width, dtype);
+  return dtype == DType::kF64
+             ? cpu::AttentionScratchBytes<double>(batch, length, heads, kv_heads, width)
+             : cpu::AttentionScratchBytes<float>(batch, length, heads, kv_heads, width);
 }
 
 }  // namespace overtok
