@@ -6,6 +6,7 @@
 #include <pcre2.h>
 
 #include "core/check.h"
+#include "data/tokenizer/newer_characters.h"
 
 namespace overtok {
 namespace {
@@ -63,6 +64,7 @@ size_t NextCharacter(absl::string_view text, size_t at) {
 absl::StatusOr<std::unique_ptr<RegexSplitter>> RegexSplitter::Compile(const SplitSpec& spec) {
   std::unique_ptr<RegexSplitter> splitter(new RegexSplitter());
   splitter->pattern_ = spec.pattern;
+  splitter->literal_ = spec.literal;
   pcre2_compile_context* context = pcre2_compile_context_create(nullptr);
   OT_CHECK(context != nullptr) << "out of memory for PCRE2's compile context";
   pcre2_set_newline(context, PCRE2_NEWLINE_LF);
@@ -89,7 +91,9 @@ absl::Status RegexSplitter::Split(absl::string_view text,
                                   absl::FunctionRef<void(absl::string_view piece)> take) const {
   const MatchState& state = ThreadMatchState();
   const PCRE2_SIZE* bounds = pcre2_get_ovector_pointer(state.data());
-  const PCRE2_SPTR subject = reinterpret_cast<PCRE2_SPTR>(text.data());
+  std::string replaced;
+  const bool newer = !literal_ && ReplaceNewerCharacters(text, &replaced);
+  const PCRE2_SPTR subject = reinterpret_cast<PCRE2_SPTR>(newer ? replaced.data() : text.data());
   const auto give = [&](size_t begin, size_t end) {
     if (begin < end) take(text.substr(begin, end - begin));
   };

@@ -32,6 +32,7 @@ class RegexSplitter {
 
   pcre2_real_code_8* code_ = nullptr;
   bool jit_ = false;
+  bool literal_ = false;
   std::string pattern_;
 };
 
