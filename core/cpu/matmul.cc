@@ -9,13 +9,16 @@
 namespace overtok::cpu {
 namespace {
 
-// Rows of op(a) of a product with few columns and transposed a (a vocabulary head's weight
-// gradient) taken at once: copies of a's columns then stay in the cache (732 -> 808 GFLOP/s in bf16
-// at 32000 x 256 x 1024, 410 -> 430 in f32).
+// oneDNN 2.6 multiplies operands with gaps between rows by another way than whole ones, and that
+// way is the faster one for a vocabulary head's gradients. (GFLOP/s on two Zen 5 cores, V =
+// 32,000.)
+//
+// Rows of op(a) at once where a is transposed (the head's weight, [V, 256]): with 1,024 terms 410
+// -> 430 in f32, 732 -> 808 in bf16; with 256 terms 360 -> 390, 564 -> 744.
 constexpr int64_t kRowsAtOnce = 4096;
-// Terms summed at once when a is wide (a vocabulary head's gradient of its input): one sum of
-// 32,000 terms runs at 360 GFLOP/s in f32, four of 8,000 at 470. The later pieces are added to the
-// result, so it must not be bf16; with bf16 operands and few rows one sum is the faster way.
+// Terms summed at once (the head's input, V terms): 360 -> 470 in f32. The later pieces are added
+// to the result, so it must not be bf16. bf16 operands gain from 512 rows (775 -> 840) and lose
+// below (840 -> 730 at 256).
 constexpr int64_t kTermsAtOnce = 8192;
 constexpr int64_t kRowsToDivideBF16 = 512;
 

@@ -1,16 +1,10 @@
 // Entry point of the matrix product: checks shapes, dtypes and aliasing, settles empty products.
 #include "core/ops/matmul.h"
 
-#include "core/ops/kernels.h"
+#include "core/ops/check_args.h"
 
 namespace overtok {
 namespace {
-
-bool Overlap(const Tensor& x, const Tensor& y) {
-  const char* const xp = static_cast<const char*>(x.raw());
-  const char* const yp = static_cast<const char*>(y.raw());
-  return xp < yp + y.bytes() && yp < xp + x.bytes();
-}
 
 bool Supported(DType a, DType b, DType c) {
   if (a != b) return false;
@@ -45,9 +39,9 @@ void Matmul(const Context& context, const MatmulArgs& args) {
     if (!args.accumulate) Fill(context, {.x = c, .value = 0});
     return;
   }
-  OT_CHECK(!Overlap(a, c) && !Overlap(b, c)) << "matmul's result overlaps an operand";
-  OT_CHECK(context.kernels().matmul != nullptr) << "this backend has no matmul";
-  context.kernels().matmul(context, args);
+  OT_CHECK_APART(c, a);
+  OT_CHECK_APART(c, b);
+  internal::Call(context.kernels().matmul, "matmul", context, args);
 }
 
 }  // namespace overtok

@@ -4,8 +4,9 @@
 
 #include <gtest/gtest.h>
 
+#include <array>
 #include <cmath>
-#include <cstdlib>
+#include <functional>
 #include <limits>
 #include <string>
 #include <vector>
@@ -252,7 +253,7 @@ TEST(MatmulDeathTest, WrongArgumentsAbort) {
   EXPECT_DEATH(Matmul(CpuContext(), {a.tensor(), halves.tensor(), c.tensor()}), "f32 and bf16");
   Buffer square(DType::kF32, {3, 3});
   EXPECT_DEATH(Matmul(CpuContext(), {square.tensor(), square.tensor(), square.tensor()}),
-               "overlaps an operand");
+               "may not alias");
 }
 
 }  // namespace
