@@ -13,7 +13,7 @@
 #include "absl/strings/str_format.h"
 #include "core/console.h"
 #include "core/io/files.h"
-#include "data/tokenizer/document_files.h"
+#include "data/text/document_files.h"
 #include "data/tokenizer/load.h"
 #include "data/tokenizer/tokenizer_json.h"
 #include "data/tokenizer/train.h"
@@ -42,6 +42,12 @@ absl::Status WriteTokenizer(const BpeDefinition& definition, const std::string& 
   return absl::OkStatus();
 }
 
+void WarnOfBadLines(const DocumentFiles& files) {
+  if (files.bad_lines() == 0) return;
+  LogWarning(absl::StrCat(files.bad_lines(), " bad lines were left out, the first of them ",
+                          files.first_bad_line()));
+}
+
 absl::StatusOr<int> Train(const Arguments& arguments) {
   TrainOptions options;
   options.vocab_size = arguments.vocab_size;
@@ -49,24 +55,27 @@ absl::StatusOr<int> Train(const Arguments& arguments) {
   options.threads = arguments.threads > 0
                         ? arguments.threads
                         : std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
-  int64_t bytes = 0;
-  OT_ASSIGN_OR_RETURN(const DocumentSource source,
-                      OpenDocumentFiles(arguments.files, arguments.field, &bytes));
+  // Blocks of a megabyte keep every thread busy on a single big file.
+  OT_ASSIGN_OR_RETURN(const std::unique_ptr<DocumentFiles> files,
+                      DocumentFiles::Open(arguments.files, arguments.field, size_t{1} << 20));
   std::unique_ptr<Progress> progress;
   std::string phase;
   options.progress = [&](absl::string_view now, double done, double total) {
     const bool merging = now == "merging";
     if (phase != now) {
       phase = std::string(now);
-      progress = merging ? std::make_unique<Progress>("learning merges", total, "merges")
-                         : std::make_unique<Progress>("counting words",
-                                                      static_cast<double>(bytes) / 1e6, "MB");
+      progress = merging
+                     ? std::make_unique<Progress>("learning merges", total, "merges")
+                     : std::make_unique<Progress>(
+                           "counting words", static_cast<double>(files->file_bytes()) / 1e6, "MB");
     }
-    progress->Update(merging ? done : done / 1e6);
+    progress->Update(merging ? done : static_cast<double>(files->file_bytes_read()) / 1e6);
   };
-  absl::StatusOr<BpeDefinition> definition = TrainBpe(source, options);
+  absl::StatusOr<BpeDefinition> definition =
+      TrainBpe([&](std::string* document) { return files->Next(document); }, options);
   progress.reset();
   if (!definition.ok()) return definition.status();
+  WarnOfBadLines(*files);
   OT_RETURN_IF_ERROR(WriteTokenizer(*definition, arguments.out));
   return 0;
 }
@@ -89,15 +98,14 @@ double ThreadSeconds() {
 absl::StatusOr<int> Encode(const Arguments& arguments) {
   OT_ASSIGN_OR_RETURN(const std::unique_ptr<Tokenizer> tokenizer,
                       LoadTokenizer(arguments.in, arguments.tokenizer));
-  int64_t file_bytes = 0;
-  OT_ASSIGN_OR_RETURN(const DocumentSource source,
-                      OpenDocumentFiles(arguments.files, arguments.field, &file_bytes));
+  OT_ASSIGN_OR_RETURN(const std::unique_ptr<DocumentFiles> files,
+                      DocumentFiles::Open(arguments.files, arguments.field, /*block_bytes=*/0));
   std::string document, line;
   std::vector<uint32_t> ids;
   int64_t documents = 0, bytes = 0, tokens = 0;
   double seconds = 0;
   while (true) {
-    OT_ASSIGN_OR_RETURN(const bool more, source(&document));
+    OT_ASSIGN_OR_RETURN(const bool more, files->Next(&document));
     if (!more) break;
     ids.clear();
     const double start = ThreadSeconds();
@@ -136,7 +144,7 @@ void AddRankFileOptions(CLI::App* command, Arguments* arguments) {
 
 void AddTokenizer(Program& program) {
   CLI::App* parent = program.app().add_subcommand(
-      "tokenizer", "Train a byte-level BPE vocabulary, cut one down, or show what one does");
+      "tokenizer", "Train a byte-level BPE vocabulary, cut one down, or show its ids");
   parent->require_subcommand(1);
 
   auto train = std::make_shared<Arguments>();
@@ -154,7 +162,7 @@ void AddTokenizer(Program& program) {
   command->add_option("--field", train->field, "Key of the text in .jsonl files (default: text)");
   command->add_option("--threads", train->threads, "Threads (default: one a core)")
       ->check(CLI::PositiveNumber);
-  command->add_option("FILES", train->files, ".txt or .jsonl files")->required();
+  command->add_option("FILES", train->files, ".txt or .jsonl files, also .gz or .zst")->required();
 
   auto truncate = std::make_shared<Arguments>();
   command =
@@ -177,7 +185,7 @@ void AddTokenizer(Program& program) {
   command->add_flag("--parse-added", encode->parse_added,
                     "Read added tokens in the text as tokens instead of as plain text");
   command->add_option("--field", encode->field, "Key of the text in .jsonl files (default: text)");
-  command->add_option("FILES", encode->files, ".txt or .jsonl files")->required();
+  command->add_option("FILES", encode->files, ".txt or .jsonl files, also .gz or .zst")->required();
   AddRankFileOptions(command, encode.get());
 }
 

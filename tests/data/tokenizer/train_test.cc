@@ -4,8 +4,6 @@
 #include <algorithm>
 #include <map>
 
-#include "core/io/files.h"
-#include "data/tokenizer/document_files.h"
 #include "data/tokenizer/tokenizer_json.h"
 #include "tests/data/tokenizer/sample.h"
 #include "tests/support/temporary_directory.h"
@@ -17,7 +15,6 @@ using ::overtok::testing::Ids;
 using ::overtok::testing::MakeTokenizer;
 using ::overtok::testing::SampleText;
 using ::overtok::testing::SourceOf;
-using ::overtok::testing::TemporaryDirectory;
 using ::overtok::testing::TrainedDefinition;
 
 absl::StatusOr<BpeDefinition> Train(std::vector<std::string> documents, int64_t vocab_size,
@@ -130,31 +127,6 @@ TEST(Train, MistakesAreNamed) {
   OT_EXPECT_ERROR(Train({"fine", "bad \xFF"}, 260), "document 2");
   OT_EXPECT_ERROR(Train({"abc"}, 260, 1, "(a"), "does not compile");
   OT_EXPECT_ERROR(Train({"abc"}, 260, 1, "\\h+"), "\\h");
-}
-
-TEST(DocumentFiles, ReadsTextAndJsonLines) {
-  const TemporaryDirectory directory;
-  const std::string text = directory.File("a.txt"), lines = directory.File("b.jsonl");
-  OT_ASSERT_OK(WriteFileAtomically(text, "one\r\ntwo"));
-  OT_ASSERT_OK(WriteFileAtomically(lines, "{\"body\":\"x\\u00e9\",\"text\":1}\n\n{\"body\":\"\"}"));
-  int64_t bytes = 0;
-  auto source = OpenDocumentFiles({text, lines}, "body", &bytes);
-  OT_ASSERT_OK(source);
-  EXPECT_EQ(bytes, 8 + 40);
-  std::vector<std::string> documents;
-  std::string document;
-  while (true) {
-    auto more = (*source)(&document);
-    OT_ASSERT_OK(more);
-    if (!*more) break;
-    documents.push_back(document);
-  }
-  EXPECT_EQ(documents, (std::vector<std::string>{"one\r\ntwo", "x\u00e9", ""}));
-  OT_EXPECT_ERROR(OpenDocumentFiles({directory.File("c.pdf")}, "text", &bytes), "expected .txt");
-  OT_EXPECT_ERROR(OpenDocumentFiles({directory.File("c.txt")}, "text", &bytes), "c.txt");
-  auto wrong = OpenDocumentFiles({lines}, "text", &bytes);
-  OT_ASSERT_OK(wrong);
-  OT_EXPECT_ERROR((*wrong)(&document), "b.jsonl:1");
 }
 
 }  // namespace
