@@ -162,11 +162,11 @@ class Checker:
         with open(path, "w", encoding="utf-8") as out:
             for text in strings:
                 out.write(json.dumps({"text": text}) + "\n")
-        ours, speed = self.encode(arguments + (["--parse-added"] if parse else []), path)
+        ours, speed = self.encode(arguments + (["--parse-added-tokens"] if parse else []), path)
         oracle.encode_special_tokens = not parse
         bad, tokens = [], 0
-        for start in range(0, len(strings), 50000):
-            batch = oracle.encode_batch(strings[start:start + 50000], add_special_tokens=False)
+        for start in range(0, len(strings), 10000):
+            batch = oracle.encode_batch(strings[start:start + 10000], add_special_tokens=False)
             for i, theirs in enumerate(batch, start):
                 tokens += len(theirs.ids)
                 if theirs.ids != ours[i]:

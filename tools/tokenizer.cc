@@ -182,7 +182,7 @@ void AddTokenizer(Program& program) {
                              [encode] { return Encode(*encode); });
   command->add_option("--tokenizer", encode->in, "\"bytes\", a tokenizer.json or a rank file")
       ->required();
-  command->add_flag("--parse-added", encode->parse_added,
+  command->add_flag("--parse-added-tokens", encode->parse_added,
                     "Read added tokens in the text as tokens instead of as plain text");
   command->add_option("--field", encode->field, "Key of the text in .jsonl files (default: text)");
   command->add_option("FILES", encode->files, ".txt or .jsonl files, also .gz or .zst")->required();
