@@ -41,9 +41,13 @@ void Load(const T* from, int64_t row, int64_t column, int64_t rows, int64_t colu
     }
     return;
   }
-  for (int64_t k = 0; k < columns; ++k) {
-    for (int64_t i = 0; i < rows; ++i) {
-      to[i * columns + k] = static_cast<Math>(from[i * row + k * column]);
+  constexpr int64_t kBlock = 16;  // rows written to while their lines stay in the first-level cache
+  for (int64_t first = 0; first < rows; first += kBlock) {
+    const int64_t last = std::min(rows, first + kBlock);
+    for (int64_t k = 0; k < columns; ++k) {
+      for (int64_t i = first; i < last; ++i) {
+        to[i * columns + k] = static_cast<Math>(from[i * row + k * column]);
+      }
     }
   }
 }
