@@ -149,7 +149,7 @@ TEST(MatmulTest, DividedProductsAreWhole) {
 // What runs where oneDNN is missing or lacks the dtype, called by itself.
 TEST(MatmulTest, TilesAgreeToo) {
   for (const auto& [batch, m, n, k] : std::vector<std::array<int64_t, 4>>{
-           {1, 1, 1, 1}, {1, 130, 129, 5}, {1, 3, 260, 300}, {3, 7, 9, 11}}) {
+           {1, 1, 1, 1}, {1, 390, 129, 5}, {1, 3, 260, 300}, {3, 7, 9, 11}}) {
     for (const Case& c : AllForms(batch, m, n, k)) {
       Problem problem(c);
       const cpu::Product product = {
