@@ -76,16 +76,46 @@ TEST_F(ResumeTest, StoppedTwiceAcrossAnEpochBorderEqualsStraight) {
   const absl::StatusOr<RunTrace> trace = TraceOf(Run("straight"));
   OT_ASSERT_OK(trace);
   EXPECT_EQ(trace->state.sequences, 30);
-  ASSERT_EQ(trace->metrics.size(), 10u);
-  const auto last = nlohmann::json::parse(trace->metrics.back());
+  // Evaluations at the start, after steps 4 and 8 and at the end.
+  ASSERT_EQ(trace->metrics.size(), 14u);
+  EXPECT_EQ(nlohmann::json::parse(trace->metrics.front()).at("kind"), "eval");
+  const auto end = nlohmann::json::parse(trace->metrics.back());
+  EXPECT_EQ(end.at("kind"), "eval");
+  EXPECT_EQ(end.at("step"), 10);
+  EXPECT_EQ(end.at("eval/held_out/subsets"), 2);
+  EXPECT_EQ(end.at("throughput/total_tokens"), 480);
+  EXPECT_EQ(end.at("flops/6nd_backbone"), 6.0 * 15360 * 480);
+  ASSERT_TRUE(trace->state.best.has_value());
+  EXPECT_EQ(end.at("eval/best_loss"), trace->state.best->value);
+  const auto last = nlohmann::json::parse(trace->metrics[12]);
   EXPECT_EQ(last.at("step"), 10);
   EXPECT_EQ(last.at("train/current_epoch"), 3.0);
   EXPECT_EQ(last.at("data/distinct_samples"), 10);
   EXPECT_GE(last.at("data/max_repeats").get<int>(), 3);
   EXPECT_EQ(last.at("throughput/total_tokens"), 480);
   // Ids of different steps differ, so the rolling hash does.
-  EXPECT_NE(nlohmann::json::parse(trace->metrics[0]).at("data/ids_hash"),
-            nlohmann::json::parse(trace->metrics[1]).at("data/ids_hash"));
+  EXPECT_NE(nlohmann::json::parse(trace->metrics[1]).at("data/ids_hash"),
+            nlohmann::json::parse(trace->metrics[2]).at("data/ids_hash"));
+}
+
+// An evaluation that is due when the signal comes is made up for by the next start, in its place.
+TEST_F(ResumeTest, StoppedBeforeADueEvaluation) {
+  ASSERT_EQ(Train("straight").value(), 0);
+  int lines = 0;
+  SetFileFaultHook([&](absl::string_view operation, absl::string_view path) {
+    const bool metrics = std::string(path).find("metrics.jsonl") != std::string::npos;
+    // The evaluation at the start is the first line, so that the fifth is of step 4.
+    if (operation == "write" && metrics && ++lines == 5) std::raise(SIGTERM);
+    return absl::OkStatus();
+  });
+  EXPECT_EQ(Train("stopped").value(), kExitInterrupted);
+  SetFileFaultHook(nullptr);
+  const RunTrace trace = TraceOf(Run("stopped")).value();
+  EXPECT_EQ(trace.state.step, 4);
+  EXPECT_EQ(trace.state.evaluated_step, 0);
+  EXPECT_EQ(trace.metrics.size(), 5u);
+  ASSERT_EQ(Train("stopped").value(), 0);
+  ExpectSame("straight", "stopped");
 }
 
 TEST_F(ResumeTest, TheSameRunTwiceHasTheSameBits) {
@@ -173,7 +203,8 @@ TEST_F(ResumeTest, RatesFollowTheConfiguration) {
     std::vector<double> values;
     const RunTrace trace = TraceOf(Run(run)).value();
     for (const std::string& line : trace.metrics) {
-      values.push_back(nlohmann::json::parse(line).at("optim/learning_rate").get<double>());
+      const auto json = nlohmann::json::parse(line);
+      if (json.at("kind") == "train") values.push_back(json.at("optim/learning_rate"));
     }
     return values;
   };

@@ -40,8 +40,17 @@ absl::Status WriteTinyShards(const std::string& directory, uint64_t seed, int64_
 
 absl::Status MakeTinyCorpus(const std::string& root) {
   // Windows cross the shards, and the last five ids fill no window.
-  return WriteTinyShards(JoinPath(root, "train"), 1, kTinyWindows * kTinyWindow + 5, 100,
-                         TinyIdentity());
+  OT_RETURN_IF_ERROR(WriteTinyShards(JoinPath(root, "train"), 1, kTinyWindows * kTinyWindow + 5,
+                                     100, TinyIdentity()));
+  OT_RETURN_IF_ERROR(WriteTinySubset(root, "a", 11, 3 * kTinyWindow + 7));
+  return WriteTinySubset(root, "b", 12, 5 * kTinyWindow);
+}
+
+absl::Status WriteTinySubset(const std::string& root, const std::string& name, uint64_t seed,
+                             int64_t tokens) {
+  const std::string directory = absl::StrCat(root, "/held_out/", name, "/val");
+  OT_RETURN_IF_ERROR(CreateDirectories(directory));
+  return WriteTinyShards(directory, seed, tokens, tokens, TinyIdentity());
 }
 
 absl::StatusOr<LoadedConfig> TinyConfig(const std::string& root, const std::string& run,
@@ -53,8 +62,9 @@ absl::StatusOr<LoadedConfig> TinyConfig(const std::string& root, const std::stri
       "data: {train: ['",
       root, "/train/*.h5'], sequence_length: 16, order: {block: 4}}\n",
       "train: {steps: 10, batch_sequences: 3, micro_batch_sequences: 1}\n"
-      "checkpoint: {directory: '",
-      root, "/", run, "', every_minutes: 0, keep: 2}\n");
+      "eval: {held_out: ['",
+      root, "/held_out'], every_steps: 4, at_start: true}\n", "checkpoint: {directory: '", root,
+      "/", run, "', every_minutes: 0, keep: 2}\n");
   return LoadConfigText(yaml, "tiny.yaml", overrides);
 }
 

@@ -24,7 +24,12 @@ ShardIdentity TinyIdentity();
 absl::Status WriteTinyShards(const std::string& directory, uint64_t seed, int64_t tokens,
                              int64_t tokens_per_shard, const ShardIdentity& identity);
 
-// Directory with train/ (in two shards). `root` must exist.
+// Adds the tokenized subset `name` to the collection `root`/held_out.
+absl::Status WriteTinySubset(const std::string& root, const std::string& name, uint64_t seed,
+                             int64_t tokens);
+
+// Directory with train/ (in two shards) and held_out/ (subsets a, three windows and a tail of seven
+// ids, and b, five windows).
 absl::Status MakeTinyCorpus(const std::string& root);
 
 // The configuration of a run in `root`/`run`, plus overrides ("key.path=value").
