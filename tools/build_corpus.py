@@ -26,7 +26,7 @@ from corpus import clean, extract, output, packages, sources, split  # noqa: E40
 
 FEWEST_DOMAINS = 8
 PROFILES = {
-    "mini": dict(sources=sources.MINI, groups=sources.MINI_GROUPS, share=0.20, shares={}, set_bytes=96 << 10),
+    "mini": dict(sources=sources.MINI, groups=sources.MINI_GROUPS, share=0.20, shares={}, set_bytes=64 << 10),
     "core": dict(sources=sources.CORE, groups={}, share=0.10, shares=sources.CORE_CAPS, set_bytes=1 << 20),
 }
 
