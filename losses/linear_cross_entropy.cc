@@ -9,21 +9,18 @@
 namespace overtok {
 namespace {
 
-// A tile of logits of this size keeps the three products long enough to run at full speed, and each
-// tile's read and write of dW (2 V d floats) small beside its 6 R V d operations.
-constexpr int64_t kTileBytes = int64_t{64} << 20;
 constexpr int64_t kRowMultiple = 64;
 
-int64_t TileRows(int64_t tokens, int64_t classes) {
-  const int64_t rows = kTileBytes / (classes * SizeOf(DType::kF32)) / kRowMultiple * kRowMultiple;
+int64_t TileRows(int64_t tokens, int64_t classes, int64_t tile_bytes) {
+  const int64_t rows = tile_bytes / (classes * SizeOf(DType::kF32)) / kRowMultiple * kRowMultiple;
   return std::min(tokens, std::max(rows, kRowMultiple));
 }
 
 }  // namespace
 
 LinearCrossEntropy::LinearCrossEntropy(Memory* memory, int64_t tokens, int64_t hidden,
-                                       int64_t classes, DType act)
-    : rows_(TileRows(tokens, classes)) {
+                                       int64_t classes, DType act, int64_t tile_bytes)
+    : rows_(TileRows(tokens, classes, tile_bytes)) {
   OT_CHECK(hidden > 0 && classes > 0 && tokens > 0);
   logits_ = memory->Take(Purpose::kHead, "head.logits", DType::kF32, {rows_, classes});
   d_logits_ = act == DType::kF32

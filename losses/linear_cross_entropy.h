@@ -31,10 +31,16 @@ struct LossSums {
   double weight = 0;       // sum of w
 };
 
+// A tile of logits of this size keeps the three products long enough to run at full speed, and each
+// tile's read and write of dW (2 V d floats) small beside its 6 R V d operations.
+inline constexpr int64_t kHeadTileBytes = int64_t{64} << 20;
+
 class LinearCrossEntropy {
  public:
-  // For micro-batches of up to `tokens` rows, d hidden, V classes in dtype `act`. Takes the tile.
-  LinearCrossEntropy(Memory* memory, int64_t tokens, int64_t hidden, int64_t classes, DType act);
+  // For micro-batches of up to `tokens` rows, d hidden, V classes in dtype `act`. Takes the tile:
+  // as many rows (a multiple of 64, at least that) as `tile_bytes` of fp32 logits hold.
+  LinearCrossEntropy(Memory* memory, int64_t tokens, int64_t hidden, int64_t classes, DType act,
+                     int64_t tile_bytes = kHeadTileBytes);
 
   // Loss and gradients of one micro-batch. Waits for the device (the sums are read on the host).
   LossSums Run(const Context& context, const LinearCrossEntropyArgs& args);
