@@ -31,8 +31,9 @@ double RoundStep(double rough) {
   return 10 * power;
 }
 
-std::string LinearLabel(double value, double step) {
+std::string LinearLabel(double value, double step, bool scientific) {
   if (std::abs(value) < step * 1e-6) return "0";
+  if (scientific) return ScientificNumber(value, 3);
   if (std::abs(value) >= 1000) return CompactNumber(value);
   const int decimals = std::max(0, static_cast<int>(std::ceil(-std::log10(step) - 1e-9)));
   return absl::StrFormat("%.*f", decimals, value);
@@ -67,7 +68,7 @@ std::string CompactNumber(double value) {
   return Significant(value, 3);
 }
 
-Axis LinearAxis(double low, double high, int ticks, bool from_zero) {
+Axis LinearAxis(double low, double high, int ticks, bool from_zero, bool scientific) {
   OT_CHECK(std::isfinite(low) && std::isfinite(high) && low <= high && ticks > 1);
   if (from_zero && low > 0) low = 0;
   if (low == high) {
@@ -80,7 +81,7 @@ Axis LinearAxis(double low, double high, int ticks, bool from_zero) {
   Axis axis{at_zero ? 0 : low - margin, high + margin, false, {}};
   const double step = RoundStep((axis.high - axis.low) / ticks);
   for (double k = std::ceil(axis.low / step - 1e-9); k * step <= axis.high * (1 + 1e-12); ++k) {
-    axis.ticks.push_back({k * step, LinearLabel(k * step, step)});
+    axis.ticks.push_back({k * step, LinearLabel(k * step, step, scientific)});
   }
   return axis;
 }

@@ -23,7 +23,8 @@ struct Axis {
 // An axis over [low, high] whose ends are widened to a little more than the data; `ticks` is the
 // largest number of labelled ticks wanted. A range of one value gets room on both sides. Infinite
 // or NaN ends, and a non-positive `low` on a logarithmic axis, are the caller's bug.
-Axis LinearAxis(double low, double high, int ticks, bool from_zero = false);
+Axis LinearAxis(double low, double high, int ticks, bool from_zero = false,
+                bool scientific = false);
 Axis LogAxis(double low, double high, int ticks);
 
 // "1.5M", "20k", "0": up to three significant digits with the suffixes of counts up to 1e15,

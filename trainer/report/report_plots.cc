@@ -126,6 +126,7 @@ Plot MacroPlot(const std::vector<RunMetrics>& runs) {
     }
   }
   plot.log_x = high > 10 * low;
+  plot.scientific_x = unit[0] == '6';
   for (size_t i = 0; i < runs.size(); ++i) {
     PlotSeries series;
     series.name = runs[i].name;

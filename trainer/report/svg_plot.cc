@@ -89,7 +89,7 @@ class Renderer {
     bottom_ = size.height - 46;
     const int x_ticks = std::max(3, static_cast<int>((right_ - left_) / 80));
     x_ = plot.log_x ? LogAxis(low_x, high_x, x_ticks)
-                    : LinearAxis(low_x, high_x, x_ticks, plot.x_from_zero);
+                    : LinearAxis(low_x, high_x, x_ticks, plot.x_from_zero, plot.scientific_x);
     y_ = LinearAxis(low_y, high_y, std::max(3, static_cast<int>((bottom_ - top_) / 45)));
   }
 

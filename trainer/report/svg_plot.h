@@ -30,6 +30,7 @@ struct Plot {
   std::string x_label, y_label;
   bool log_x = false;
   bool x_from_zero = false;
+  bool scientific_x = false;       // 2×10¹² rather than 2T
   std::vector<PlotSeries> series;  // at least one point in all
 };
 

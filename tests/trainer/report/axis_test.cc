@@ -34,6 +34,11 @@ TEST(AxisTest, CountsStartAtZero) {
   EXPECT_THAT(Labels(axis), ElementsAre("0", "200k", "400k", "600k", "800k", "1M", "1.2M"));
 }
 
+TEST(AxisTest, ScientificLabelsWhereAsked) {
+  EXPECT_THAT(Labels(LinearAxis(0, 2.3e12, 5, true, /*scientific=*/true)),
+              ElementsAre("0", "5×10¹¹", "10¹²", "1.5×10¹²", "2×10¹²"));
+}
+
 TEST(AxisTest, OneValueGetsRoom) {
   for (const double value : {0.0, 3.5, -2.0, 1e18}) {
     const Axis axis = LinearAxis(value, value, 5);
