@@ -4,10 +4,12 @@
 #include <sys/mman.h>
 
 #include <cmath>
+#include <cstring>
 #include <limits>
 
 #include "core/ops/elementwise.h"
 #include "core/ops/embedding.h"
+#include "core/ops/kernels.h"
 #include "tests/core/ops/op_harness.h"
 
 namespace overtok {
@@ -41,6 +43,18 @@ TEST(SixtyFourBitOffsets, EmbeddingRowsBeyondTwoToThe31Elements) {
   EmbeddingForward(*context, {ids.tensor(), table, back.tensor()});
   EXPECT_TRUE(back.SameBits(row));
   munmap(memory, bytes);
+}
+
+// Every entry of the backend's table is filled: a missing one would abort in the middle of a run.
+TEST(CpuBackend, HasEveryKernel) {
+  const Context context = CpuContext();
+  using Pointer = Kernel<FillArgs>;
+  static_assert(sizeof(Kernels) % sizeof(Pointer) == 0);
+  for (size_t at = 0; at < sizeof(Kernels); at += sizeof(Pointer)) {
+    Pointer pointer = nullptr;
+    std::memcpy(&pointer, reinterpret_cast<const char*>(&context.kernels()) + at, sizeof(pointer));
+    EXPECT_TRUE(pointer != nullptr) << "entry " << at / sizeof(Pointer);
+  }
 }
 
 // cases.md 47: the build keeps NaN and infinity apart from numbers.
