@@ -129,8 +129,11 @@ class CollectionLoader {
     if (identity.vocab_size == 0) {
       OT_ASSIGN_OR_RETURN(identity, IdentityOf(*tokenizer_, DocumentForm()));
     }
-    OT_ASSIGN_OR_RETURN(ShardIdentity own, IdentityOf(*tokenizer_, identity.form));
-    own.pad = identity.pad;
+    // Which ids begin and end a document is the training data's choice, not the file's.
+    ShardIdentity own = identity;
+    own.tokenizer_name = tokenizer_->name();
+    own.tokenizer_hash = tokenizer_->hash();
+    own.vocab_size = tokenizer_->vocab_size();
     const std::string difference = DescribeDifference(own, identity);
     if (!difference.empty()) return OtherTokenizer("the tokenizer", difference);
     bytes_ = std::make_unique<TokenBytes>(*tokenizer_);
@@ -195,9 +198,14 @@ class CollectionLoader {
       subset->exact_bytes.push_back(bytes_->exact[id]);
       subset->levanter_bytes.push_back(bytes_->levanter[id]);
     }
-    if (!collection_.identity.form.space_before_eos) return;
+    // What frames a document is no text of it, even where an ordinary token was chosen for that.
+    const DocumentForm& form = collection_.identity.form;
+    const size_t first = subset->ids.size() - ids.size();
+    size_t last = subset->ids.size();
+    if (form.bos) subset->exact_bytes[first] = subset->levanter_bytes[first] = 0;
+    if (form.eos) subset->exact_bytes[last - 1] = subset->levanter_bytes[last - 1] = 0;
+    if (!form.space_before_eos) return;
     // The space is the last byte of the last token that has bytes.
-    size_t last = subset->ids.size(), first = last - ids.size();
     while (last > first && subset->exact_bytes[last - 1] == 0) --last;
     if (last > first) --subset->exact_bytes[last - 1];
   }

@@ -1,5 +1,7 @@
 #include "data/text/tokenize.h"
 
+#include <sys/stat.h>
+
 #include <chrono>
 #include <map>
 #include <nlohmann/json.hpp>
@@ -91,6 +93,12 @@ absl::Status Run(const TokenizeOptions& options, const std::string& partial,
   double megabytes = 0;
   for (const std::string& path : options.files) {
     OT_ASSIGN_OR_RETURN(const int64_t bytes, FileSize(path));
+    struct stat info;
+    if (stat(path.c_str(), &info) != 0 || !S_ISREG(info.st_mode)) {
+      // Inputs are read twice: once for their text, once for their hash.
+      return absl::InvalidArgumentError(
+          absl::StrCat(path, " is not a regular file; write what a pipe gives to a file first"));
+    }
     megabytes += static_cast<double>(bytes) / 1e6;
   }
   Progress progress("tokenize", megabytes, "MB");

@@ -79,6 +79,20 @@ TEST_F(PalomaTest, TheRecipesSpaceIsScoredButNoText) {
   EXPECT_EQ(law.levanter_bytes, (std::vector<uint16_t>{0, 1, 1, 1, 0}));
 }
 
+// The training data may begin and end documents with other ids than the tokenizer's file names.
+TEST_F(PalomaTest, TheTrainingDataNamesTheSpecialIds) {
+  Text("law", "{\"text\": \"ab\"}\n");
+  EvalOptions options;
+  options.identity = *IdentityOf(*tokenizer_, DocumentForm());
+  options.identity.bos = 257;
+  options.identity.eos = 10;
+  const auto collection = Load(options);
+  OT_ASSERT_OK(collection);
+  EXPECT_EQ(collection->subsets[0].ids, (std::vector<uint32_t>{257, 'a', 'b', 10}));
+  EXPECT_EQ(collection->subsets[0].exact_bytes, (std::vector<uint16_t>{0, 1, 1, 0}));
+  EXPECT_EQ(collection->subsets[0].levanter_bytes, (std::vector<uint16_t>{0, 1, 1, 0}));
+}
+
 TEST_F(PalomaTest, SixteenSubsetsArePaloma) {
   for (const std::string& name : PalomaSubsets()) Text(name, "{\"text\": \"x\"}\n");
   auto collection = Load();
