@@ -311,9 +311,11 @@ absl::Status CheckpointStore::LoadOptimizer(int64_t step,
 
 absl::Status CheckIdentity(absl::string_view path, const Identity& found,
                            const Identity& expected) {
-  for (const auto& [name, value] : expected) {
-    const auto it = std::find_if(found.begin(), found.end(),
-                                 [&](const auto& entry) { return entry.first == name; });
+  for (const auto& entry : expected) {
+    const std::string& name = entry.first;
+    const std::string& value = entry.second;
+    const auto it =
+        std::find_if(found.begin(), found.end(), [&](const auto& e) { return e.first == name; });
     const std::string other = it == found.end() ? "no value" : it->second;
     if (it != found.end() && other == value) continue;
     return absl::FailedPreconditionError(absl::StrCat(

@@ -239,8 +239,9 @@ absl::StatusOr<bool> Run::Steps() {
     loader = Loader::Start(data_.corpus, data_.order, options);
   }
   bool stop = false;
+  OT_RETURN_IF_ERROR(StopAsked(&stop));
   // What was due after the last completed step and did not happen before the run stopped.
-  if (EvaluationIsDue()) OT_RETURN_IF_ERROR(Evaluate(&stop));
+  if (!stop && EvaluationIsDue()) OT_RETURN_IF_ERROR(Evaluate(&stop));
   while (!stop && state_.step < config().train.steps) {
     OT_RETURN_IF_ERROR(Step(*loader));
     OT_RETURN_IF_ERROR(StopAsked(&stop));
