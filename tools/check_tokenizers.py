@@ -230,7 +230,8 @@ def inside(options):
         oracle = Tokenizer.from_file(str(file))
         checker.compare(title + ", random", arguments, oracle, strings)
         checker.compare(title + ", added tokens parsed", arguments, oracle, strings, parse=True)
-        checker.compare(title + ", code points", arguments, oracle, points)
+        if title in ("llama3", "qwen2", "GPT-2's form, add_prefix_space False"):  # each pattern once
+            checker.compare(title + ", code points", arguments, oracle, points)
         for path, pieces in texts:
             checker.compare(f"{title}, {path}", arguments, oracle, pieces)
             _, speed = checker.encode(arguments, path)

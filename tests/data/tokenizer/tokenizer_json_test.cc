@@ -85,6 +85,23 @@ TEST(TokenizerJson, NfcComposesBeforeSplitting) {
   EXPECT_NE(nfc->hash(), plain->hash());
 }
 
+// GPT-2's file lists its special token in the vocabulary as well.
+TEST(TokenizerJson, ASpecialTokenOfTheVocabularyIsNotReachedByText) {
+  Json json = TrainedJson();
+  json["model"]["vocab"]["<|end_of_text|>"] = 399;
+  json["model"]["ignore_merges"] = true;
+  // The whole text is one piece, so that it would be found as a whole.
+  json["pre_tokenizer"]["pretokenizers"][0]["pattern"]["Regex"] = "[<|a-z_>]+";
+  auto parsed = Parse(json);
+  OT_ASSERT_OK(parsed);
+  const auto tokenizer = MakeTokenizer(*parsed);
+  EXPECT_EQ(tokenizer->vocab_size(), 400);
+  for (uint32_t id : Ids(*tokenizer, "<|end_of_text|>")) EXPECT_NE(id, 399u);
+  EXPECT_EQ(Ids(*tokenizer, "<|end_of_text|>", true), std::vector<uint32_t>{399});
+  json["model"]["vocab"]["<|end_of_text|>"] = 398;
+  OT_EXPECT_ERROR(Parse(json), "model.vocab gives it the id 398");
+}
+
 TEST(TokenizerJson, WhatIsNotSupportedIsNamed) {
   struct Case {
     std::function<void(Json&)> change;
