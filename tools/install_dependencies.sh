@@ -19,17 +19,17 @@ program=(g++ cmake ninja-build git ca-certificates pkg-config python3
          libsimdjson-dev libssl-dev libutf8proc-dev libxxhash-dev libyaml-cpp-dev libzstd-dev nlohmann-json3-dev
          zlib1g-dev)
 tests=(libbenchmark-dev libgmock-dev libgtest-dev openmpi-bin)
-format=(clang-format-14)
-lint=(clang clang-tidy-14 libomp-dev)
-# Used where the distribution has them: oneDNN (Eigen multiplies otherwise) and the compiler cache.
+lint=(clang clang-tidy libomp-dev)
+# Used where the distribution has them: oneDNN (Eigen multiplies otherwise), the compiler cache, and the one version of
+# clang-format and clang-tidy that decides.
 optional=(libdnnl-dev ccache)
 
 wanted=("${program[@]}")
 case "${1:-}" in
   "") wanted+=("${tests[@]}") ;;
   --quickstart) ;;
-  --tests) wanted+=("${tests[@]}" "${format[@]}") ;;
-  --lint) wanted+=("${tests[@]}" "${format[@]}" "${lint[@]}") ;;
+  --tests) wanted+=("${tests[@]}"); optional+=(clang-format-14) ;;
+  --lint) wanted+=("${tests[@]}" "${lint[@]}"); optional+=(clang-format-14 clang-tidy-14) ;;
   -h | --help) usage; exit 0 ;;
   *) echo "install_dependencies.sh: unknown argument '$1'" >&2; usage >&2; exit 2 ;;
 esac
