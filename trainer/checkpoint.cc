@@ -138,6 +138,7 @@ std::vector<NamedTensor> ModelTensors(const ParameterSet& parameters) {
 
 std::vector<NamedTensor> OptimizerTensors(const std::vector<OptimizerState>& optimizer) {
   std::vector<NamedTensor> tensors;
+  tensors.reserve(optimizer.size());
   for (const OptimizerState& state : optimizer) tensors.push_back({state.name, state.tensor});
   return tensors;
 }

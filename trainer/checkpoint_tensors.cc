@@ -21,6 +21,7 @@ std::string ToText(const std::vector<int64_t>& shape) {
 
 std::vector<int64_t> DimsOf(const Tensor& tensor) {
   std::vector<int64_t> dims;
+  dims.reserve(static_cast<size_t>(tensor.rank()));
   for (int i = 0; i < tensor.rank(); ++i) dims.push_back(tensor.dim(i));
   return dims;
 }

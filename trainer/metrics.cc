@@ -92,7 +92,7 @@ absl::Status MetricsFile::Write(const MetricsLine& line) {
     const ssize_t n = write(fd_, text.data() + done, text.size() - done);
     if (n < 0 && errno == EINTR) continue;
     if (n < 0) {
-      const absl::Status status = SystemError("write to", path_);
+      absl::Status status = SystemError("write to", path_);
       if (ftruncate(fd_, bytes_) != 0) {
         return absl::Status(
             status.code(),

@@ -81,6 +81,14 @@ absl::StatusOr<int> TakeLock(const std::string& run) {
   }
   // The kernel gives the lock back when the process ends, however it ends.
   if (flock(fd, LOCK_EX | LOCK_NB) != 0) {
+    const int error = errno;
+    if (error != EWOULDBLOCK) {
+      close(fd);
+      return absl::UnavailableError(
+          absl::StrCat("cannot lock ", path, ": ", std::string(std::strerror(error)),
+                       "; its file system may have no locks, choose a checkpoint.directory on "
+                       "another one"));
+    }
     char holder[32] = "";
     const ssize_t n = pread(fd, holder, sizeof(holder) - 1, 0);
     holder[n > 0 ? n : 0] = '\0';

@@ -185,6 +185,10 @@ TEST_F(EvaluatorTest, Mistakes) {
   OT_ASSERT_OK(CreateDirectories(text));
   std::ofstream(text + "/val.jsonl") << "";
   OT_EXPECT_ERROR(Open({"eval.held_out=[" + root() + "/text]"}), "tokenizer");
+  identity_ = ShardIdentity();
+  OT_EXPECT_ERROR(
+      Open({"eval.held_out=[" + root() + "/text]", "eval.tokenizer=bytes", "model.vocab_size=258"}),
+      "holds no document");
 }
 
 // Bytes of the scored targets of text, and levanter's count of the same.
