@@ -1,7 +1,6 @@
 #include "core/rng.h"
 
 #include <gtest/gtest.h>
-
 #include <omp.h>
 
 #include <cmath>
@@ -49,7 +48,8 @@ TEST(Rng, FilledTensorsHaveTheMomentsAndAreFunctionsOfTheIndex) {
   EXPECT_TRUE(std::abs(std::sqrt(square / n) / (2 * 0.986578) - 1) <= 3.6e-3);
 
   FillTruncatedNormal(17, 12345, 2.0F, Tensor(part.data(), {1000}));
-  for (int i = 0; i < 1000; ++i) ASSERT_EQ(part[static_cast<size_t>(i)], x[static_cast<size_t>(12345 + i)]);
+  for (int i = 0; i < 1000; ++i)
+    ASSERT_EQ(part[static_cast<size_t>(i)], x[static_cast<size_t>(12345 + i)]);
   std::vector<float> serial(n);
   const int threads = omp_get_max_threads();
   omp_set_num_threads(1);

@@ -31,15 +31,15 @@ absl::Status StatusOf(const absl::StatusOr<T>& status) {
 
 }  // namespace overtok::testing
 
-#define OT_ASSERT_OK(expression)                                                   \
-  do {                                                                             \
-    const absl::Status ot_test_status = ::overtok::testing::StatusOf(expression);  \
-    ASSERT_TRUE(ot_test_status.ok()) << ot_test_status.ToString();                 \
+#define OT_ASSERT_OK(expression)                                                  \
+  do {                                                                            \
+    const absl::Status ot_test_status = ::overtok::testing::StatusOf(expression); \
+    ASSERT_TRUE(ot_test_status.ok()) << ot_test_status.ToString();                \
   } while (false)
 // The expression fails, and its message contains `part`.
-#define OT_EXPECT_ERROR(expression, part)                                                         \
-  do {                                                                                            \
-    const absl::Status ot_test_status = ::overtok::testing::StatusOf(expression);                 \
-    EXPECT_FALSE(ot_test_status.ok());                                                            \
-    EXPECT_THAT(std::string(ot_test_status.message()), ::testing::HasSubstr(part));               \
+#define OT_EXPECT_ERROR(expression, part)                                           \
+  do {                                                                              \
+    const absl::Status ot_test_status = ::overtok::testing::StatusOf(expression);   \
+    EXPECT_FALSE(ot_test_status.ok());                                              \
+    EXPECT_THAT(std::string(ot_test_status.message()), ::testing::HasSubstr(part)); \
   } while (false)
