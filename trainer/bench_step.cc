@@ -73,12 +73,15 @@ absl::StatusOr<BenchStepResult> BenchStep(const Config& given, const BenchStepOp
   Memory memory(Memory::Mode::kReal);
   const std::unique_ptr<Communicator> communicator = OneRank();
   TrainStep train(config, &memory, communicator.get());
+  if (options.by_op)
+    train.context() = Context(DeviceKind::kCpu, &StartProfile(train.context().kernels()));
   train.Commit();
   train.Initialize();
   const Batch batch = RandomBatch(config, options.seed);
 
   std::vector<double> whole, forward, backward, optimizer;
   for (int64_t step = 0; step < options.warmup + options.repetitions; ++step) {
+    if (step == options.warmup && options.by_op) ResetProfile();
     const double start = Now();
     OT_ASSIGN_OR_RETURN(const StepResult result, train.Run(batch, step));
     if (step < options.warmup) continue;
@@ -106,6 +109,8 @@ absl::StatusOr<BenchStepResult> BenchStep(const Config& given, const BenchStepOp
   out.threads = cpu::Threads();
   out.precision = config.train.precision == DType::kBF16 ? "bf16" : "f32";
   out.device = "cpu";
+  if (options.by_op) out.ops = ReadProfile();
+  out.steps = options.repetitions;
   return out;
 }
 

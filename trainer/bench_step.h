@@ -4,7 +4,9 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
+#include "core/ops/profile.h"
 #include "core/status.h"
 #include "trainer/config/config.h"
 
@@ -13,6 +15,7 @@ namespace overtok {
 struct BenchStepOptions {
   int64_t warmup = 2;       // steps not counted
   int64_t repetitions = 7;  // steps counted; medians are reported
+  bool by_op = false;       // time every op as well
   uint64_t seed = 1;        // of the token ids, uniform over the vocabulary
 };
 
@@ -25,6 +28,9 @@ struct BenchStepResult {
   double planned_gib = 0;   // what the plan says the step takes
   int threads = 0;
   std::string precision, device;
+  // With by_op: totals over the counted steps, longest first, and how many steps these were.
+  std::vector<OpTime> ops;
+  int64_t steps = 0;
   std::string ToJson() const;  // one object, one line
 };
 
