@@ -120,7 +120,7 @@ absl::Status WriteTrace(LoadedConfig loaded, const TraceOptions& options) {
   OT_ASSIGN_OR_RETURN(const TrainingData data, OpenTrainingData(&loaded));
   OT_RETURN_IF_ERROR(Refuse(loaded.config, options));
   const std::string temporary = absl::StrCat(options.out, ".tmp.", getpid());
-  const absl::Status status = Write(loaded.config, data, options, temporary);
+  absl::Status status = Write(loaded.config, data, options, temporary);
   if (!status.ok()) {
     std::remove(temporary.c_str());
     return status;
