@@ -52,7 +52,7 @@ class LoaderImpl final : public Loader {
  public:
   LoaderImpl(std::shared_ptr<const Corpus> corpus, Order order, LoaderOptions options)
       : corpus_(std::move(corpus)),
-        order_(std::move(order)),
+        order_(order),
         options_(options),
         ring_(static_cast<size_t>(options.depth) + 1),
         thread_([this] { Run(); }) {}
@@ -139,7 +139,7 @@ class LoaderImpl final : public Loader {
 std::unique_ptr<Loader> Loader::Start(std::shared_ptr<const Corpus> corpus, Order order,
                                       LoaderOptions options) {
   OT_CHECK(options.depth >= 1 && options.first_step >= 0 && options.end_step >= options.first_step);
-  return std::make_unique<LoaderImpl>(std::move(corpus), std::move(order), options);
+  return std::make_unique<LoaderImpl>(std::move(corpus), order, options);
 }
 
 }  // namespace overtok

@@ -129,7 +129,7 @@ class ShardImpl final : public Shard {
     for (int64_t b = 0; b * block_ < tokens_; ++b) {
       const int64_t count = std::min(block_, tokens_ - b * block_);
       // The checksum first: it also says which block a bad id lies in.
-      const absl::Status read = Read(b * block_, count, ids.data());
+      absl::Status read = Read(b * block_, count, ids.data());
       if (!read.ok() && read.code() != absl::StatusCode::kDataLoss) return read;
       uint64_t checksum = 0;
       if (type_ == DType::kU16) {

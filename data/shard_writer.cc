@@ -58,7 +58,7 @@ class ShardWriterImpl final : public ShardWriter {
 
   absl::Status Append(const uint32_t* ids, int64_t count, int64_t text_bytes) override {
     OT_CHECK(!dead_) << "Append after an error or after Finish";
-    const absl::Status status = AppendOrFail(ids, count, text_bytes);
+    absl::Status status = AppendOrFail(ids, count, text_bytes);
     if (!status.ok()) dead_ = true;
     return status;
   }

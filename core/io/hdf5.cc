@@ -162,8 +162,8 @@ absl::Status Transfer(hid_t file, const std::string& path, const std::string& da
 }
 
 std::vector<int64_t> DimsOf(const Tensor& tensor) {
-  std::vector<int64_t> shape;
-  for (int i = 0; i < tensor.rank(); ++i) shape.push_back(tensor.dim(i));
+  std::vector<int64_t> shape(static_cast<size_t>(tensor.rank()));
+  for (int i = 0; i < tensor.rank(); ++i) shape[static_cast<size_t>(i)] = tensor.dim(i);
   return shape;
 }
 

@@ -76,8 +76,8 @@ void BpeModel::MergeShort(absl::string_view piece, std::vector<uint32_t>* ids) c
     }
     if (ranks[best] == kNoRank) break;
     symbols[best] = results[best];
-    for (size_t i = best + 1; i + 1 < count; ++i) {
-      symbols[i] = symbols[i + 1];
+    for (size_t i = best + 1; i + 1 < count; ++i) symbols[i] = symbols[i + 1];
+    for (size_t i = best + 1; i + 2 < count; ++i) {
       ranks[i] = ranks[i + 1];
       results[i] = results[i + 1];
     }

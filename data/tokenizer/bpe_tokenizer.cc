@@ -98,7 +98,7 @@ absl::Status BpeTokenizer::Encode(absl::string_view text, bool parse_added_token
                                                    "limit is 4 GiB"));
   }
   const size_t before = ids->size();
-  const absl::Status status = parse_added_tokens ? EncodeParsed(text, ids) : EncodePlain(text, ids);
+  absl::Status status = parse_added_tokens ? EncodeParsed(text, ids) : EncodePlain(text, ids);
   if (!status.ok()) ids->resize(before);
   return status;
 }

@@ -133,7 +133,7 @@ absl::Status ReadModelFlags(const Json& model, BpeDefinition* definition) {
     return Unsupported("model.dropout", dropout->dump(), "null");
   }
   for (const char* key : {"unk_token", "continuing_subword_prefix", "end_of_word_suffix"}) {
-    if (const Json* value = Member(model, key); value != nullptr && *value != "") {
+    if (const Json* value = Member(model, key); value != nullptr && *value != Json("")) {
       return Unsupported(absl::StrCat("model.", key), value->dump(), "null");
     }
   }

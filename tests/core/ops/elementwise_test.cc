@@ -14,10 +14,8 @@ namespace {
 
 using testing::Buffer;
 using testing::FillNormal;
-using testing::Operand;
 using testing::Role;
 using testing::ScratchContext;
-using testing::Storage;
 
 // Below, at and above vector widths, and above what one thread takes.
 const std::vector<int64_t> kSizes = {1, 3, 8, 16, 17, 33, 1000, 40001};

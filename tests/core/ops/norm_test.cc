@@ -13,7 +13,6 @@ namespace {
 using testing::Buffer;
 using testing::FillNormal;
 using testing::FillUniform;
-using testing::Operand;
 using testing::Role;
 using testing::ScratchContext;
 using testing::Storage;

@@ -197,7 +197,9 @@ TEST(SoftmaxXent, InPlaceRowsGiveTheSameBitsEveryTime) {
   FillUniform(weight, 3, 1, 2);
   Buffer first(DType::kF32, {rows});
   for (int repeat = 0; repeat < 100; ++repeat) {
-    Buffer logits(start), loss(DType::kF32, {rows}), lse(DType::kF32, {rows});
+    // NOLINTNEXTLINE(performance-unnecessary-copy-initialization): written through its tensor
+    Buffer logits(start);
+    Buffer loss(DType::kF32, {rows}), lse(DType::kF32, {rows});
     const ScratchContext context(0);
     SoftmaxXent(*context, {logits.tensor(), targets.tensor(), weight.tensor(), logits.tensor(),
                            loss.tensor(), lse.tensor()});
