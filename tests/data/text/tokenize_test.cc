@@ -123,7 +123,7 @@ TEST_F(TokenizeTest, OutputDoesNotDependOnThreads) {
     std::vector<std::string> files;
     const std::vector<std::string> names = *ListDirectory(options_.out);
     for (const std::string& name : names) {
-      if (name != "held_out") files.push_back(name + *ReadFile(options_.out + "/" + name));
+      if (name != "held_out") files.push_back(name + *ReadFile(JoinPath(options_.out, name)));
     }
     files.push_back(*ReadFile(options_.out + "/held_out/part/val/val.jsonl.gz"));
     EXPECT_GE(names.size(), 4u);

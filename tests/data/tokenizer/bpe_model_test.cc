@@ -103,6 +103,7 @@ TEST(BpeTokenizer, EncodesFromManyThreadsAtOnce) {
   const std::vector<uint32_t> expected = Ids(*tokenizer, text);
   std::vector<std::vector<uint32_t>> results(4);
   std::vector<std::thread> threads;
+  threads.reserve(results.size());
   for (std::vector<uint32_t>& result : results) {
     threads.emplace_back([&] { result = Ids(*tokenizer, text); });
   }

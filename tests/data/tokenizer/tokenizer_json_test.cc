@@ -15,8 +15,6 @@ namespace {
 
 using ::overtok::testing::Ids;
 using ::overtok::testing::MakeTokenizer;
-using ::overtok::testing::MixedText;
-using ::overtok::testing::SampleText;
 using ::overtok::testing::TemporaryDirectory;
 using ::overtok::testing::TrainedDefinition;
 using Json = nlohmann::json;

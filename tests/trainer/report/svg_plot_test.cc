@@ -107,6 +107,7 @@ TEST(SvgPlotTest, SmoothKeepsStraightStartsAndConstantLines) {
 
 TEST(SvgPlotTest, ThinKeepsExtremesAndOrder) {
   std::vector<PlotPoint> points;
+  points.reserve(10000);
   for (int i = 0; i < 10000; ++i)
     points.push_back({static_cast<double>(i), std::sin(i * 0.01), ""});
   points[5003].y = 50;
