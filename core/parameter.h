@@ -11,6 +11,7 @@
 #include "absl/strings/string_view.h"
 #include "core/context.h"
 #include "core/memory.h"
+#include "core/ops/table.h"
 #include "core/tensor.h"
 
 namespace overtok {
@@ -27,6 +28,12 @@ enum class OptimizerGroup : uint8_t { kMuonH, kAdamH, kAdam };
 inline constexpr int kOptimizerGroups = 3;
 const char* NameOf(OptimizerGroup group);  // "muonh", "adamh", "adam"
 
+// How a parameter's gradient is kept and its update made.
+enum class UpdateKind : uint8_t {
+  kDense,
+  kTable,  // by touched rows: no dense gradient exists; in the group adam and its clip norm
+};
+
 enum class Initializer : uint8_t {
   kOnes,    // norm gains
   kNormal,  // Z * scale, Z standard normal truncated to [-3, 3] (docs/model.md)
@@ -39,6 +46,27 @@ struct ParameterSpec {
   OptimizerGroup group;
   Initializer initializer;
   double scale;  // of kNormal; ignored by kOnes
+  UpdateKind update = UpdateKind::kDense;
+  int64_t touched_capacity = 0;  // of kTable: rows that one step can touch at most
+};
+
+// What tables keep beside their values; one choice for all tables of a model
+// (optim/table_schedule.h makes it from the configuration).
+struct TableStorage {
+  DType value = DType::kF32;  // kF32 or kBF16
+  bool first_moment = true;
+  enum class SecondMoment : uint8_t { kNone, kRow, kElement };
+  SecondMoment second_moment = SecondMoment::kElement;
+  bool last_step = true;
+};
+
+// The rows that the current step touches. Filled by the model before the forward pass.
+struct TouchedRows {
+  Tensor rows;      // [capacity] u32, the first `count` ascending and distinct
+  Tensor gradient;  // [capacity, w] f32, like Parameter::gradient; rows [0, count) count
+  int64_t count = 0;
+  Tensor used() const { return rows.Rows(0, count); }
+  Tensor used_gradient() const { return gradient.Rows(0, count); }
 };
 
 struct Parameter {
@@ -49,14 +77,25 @@ struct Parameter {
   // Set when the backward pass of a step writes `gradient` for the first time: later micro-batches
   // accumulate.
   bool gradient_written = false;
+  // Of kTable; `gradient` is undefined then, and `value` reflects each row's own last step.
+  TableState table;  // value included
+  TouchedRows touched;
+
+  bool is_table() const { return spec.update == UpdateKind::kTable; }
+};
+
+// A tensor of optimizer state, by name: "adamh.m/<parameter>".
+struct NamedState {
+  std::string name;
+  Tensor tensor;
 };
 
 // The parameters of a model in their fixed order (the order of checkpoints, traces and norms).
 class ParameterSet {
  public:
   // `compute`: kF32 or kBF16. `with_gradients` false for evaluation-only programs.
-  ParameterSet(Memory* memory, DType compute, bool with_gradients)
-      : memory_(memory), compute_(compute), with_gradients_(with_gradients) {}
+  ParameterSet(Memory* memory, DType compute, bool with_gradients, TableStorage tables = {})
+      : memory_(memory), compute_(compute), with_gradients_(with_gradients), tables_(tables) {}
   ParameterSet(const ParameterSet&) = delete;
   ParameterSet& operator=(const ParameterSet&) = delete;
 
@@ -77,11 +116,21 @@ class ParameterSet {
   void RefreshComputeCopies(const Context& context);
   // Before the first micro-batch of a step.
   void StartGradients();
+  // State of all tables: "table.m/<parameter>", "table.v/...", "table.last/...", as far as kept.
+  // Part of a checkpoint; without it a table cannot be read.
+  std::vector<NamedState> table_states() const;
+  // Gives a table fresh initial values (a pure function of (seed, name, pass, index)) and no
+  // moments, as of the state after `step` steps.
+  static void ReinitializeTable(Parameter& parameter, uint64_t seed, int64_t pass, int64_t step);
 
  private:
+  void TakeTable(const ParameterSpec& spec, Parameter* parameter);
+  static void Draw(Parameter& parameter, uint64_t seed);
+
   Memory* memory_;
   DType compute_;
   bool with_gradients_;
+  TableStorage tables_;
   std::deque<Parameter> parameters_;
 };
 

@@ -27,6 +27,23 @@ struct ScheduleConfig {
   double min_lr_ratio = 0;   // where the fall ends, as a fraction of the full rate
 };
 
+// The update of hashed tables (docs/methods/table_optimizers.md), input and output tables alike
+// except where said. A step reads and writes the rows it touches and no others.
+struct TablesConfig {
+  // kExact equals dense Adam to fp32 rounding: the steps that a row was not touched are replayed
+  // when it is touched next.
+  enum class Update : uint8_t { kExact, kAdagrad, kSgd };
+  enum class SecondMoment : uint8_t { kElement, kRow };  // kRow: the mean square of a row
+  Update update = Update::kExact;
+  SecondMoment second_moment = SecondMoment::kElement;  // of exact and adagrad
+  double beta1 = 0.9;            // of exact; 0 keeps no first moment
+  DType storage = DType::kF32;   // of the rows: kF32, or kBF16 with stochastic rounding
+  double lr_scale = 1;           // the tables' rate is adam_lr times this times the schedule
+  double untouched_decay = 0;    // a row not touched by a step is scaled by 1 - rate * this
+  // From this step on the input tables get no gradient (their moments decay); 0: never.
+  int64_t freeze_step = 0;
+};
+
 struct OptimizerConfig {
   double lr = 0;           // of the groups muonh and adamh, before the schedule's multiplier
   double adam_lr = 0;      // of the group adam, before the schedule's multiplier
@@ -38,6 +55,7 @@ struct OptimizerConfig {
   double eps = 1e-20;          // adam, adamh: added to the root of the second moment
   double max_grad_norm = 1.0;  // > 0; each group's gradient is scaled down to this L2 norm
   ScheduleConfig schedule;
+  TablesConfig tables;
 };
 
 }  // namespace overtok

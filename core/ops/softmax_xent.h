@@ -15,9 +15,15 @@ namespace overtok {
 //   weight * (softmax(logits) - onehot(target) + 2 z_loss * lse * softmax(logits)).
 // loss, lse: [R] f32 (f64), written: cross-entropy without the z-loss (z_loss * lse^2, which the
 // caller forms from lse).
+// bias: [V] f32 (f64), added to every row's logits first; undefined: nothing is.
+// focal_gamma > 0: loss = (1 - p)^gamma l with l the cross-entropy, p = exp(-l), and the gradient
+// above (without the z term, which it excludes) is scaled by (1 - p)^gamma + gamma (1 - p)^(gamma
+// - 1) p l; 1 - p = -expm1(-l), floored at 1e-12 (Lin et al. 2017, gradient through both factors).
 struct SoftmaxXentArgs {
   Tensor logits, targets, weight, dlogits, loss, lse;
   double z_loss = 0;
+  Tensor bias;
+  double focal_gamma = 0;
 };
 void SoftmaxXent(const Context& context, const SoftmaxXentArgs& args);
 
