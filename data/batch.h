@@ -19,6 +19,7 @@ struct Batch {
   std::vector<int64_t> windows;    // [B] window of the corpus
   int64_t first_sequence = 0;      // sequence number of row 0 in the run
   int64_t pass = 0;                // pass of row 0
+  bool begins_pass = false;  // row 0 of the step before, if there was one, was of another pass
   double weight_sum = 0;           // sum of loss_weight
 
   void Resize(int64_t b, int64_t s);

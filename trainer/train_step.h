@@ -6,6 +6,7 @@
 #include <array>
 #include <cstdint>
 #include <memory>
+#include <vector>
 
 #include "core/comm/communicator.h"
 #include "core/context.h"
@@ -19,18 +20,27 @@
 
 namespace overtok {
 
-// The device side of one micro-batch, and how it is filled from rows [first_row, first_row + rows)
-// of a batch (targets, weights over the global sum). Evaluation uses the same two.
-MicroBatch TakeMicroBatch(const PassShape& pass, Memory* memory);
-void FillMicroBatch(const Batch& batch, int64_t first_row, int64_t rows, double global_weight,
-                    const MicroBatch& out);
+// What the model reads of a batch.
+BatchView ViewOf(const Batch& batch, int64_t step);
+
+// One head's part of a step.
+struct HeadResult {
+  HeadKind kind = HeadKind::kMain;
+  double loss = 0;        // mean over the head's own weights: what was differentiated, unweighted
+  double weight_sum = 0;  // of the global batch
+  bool sampled = false;   // scored candidates: `loss` is no cross-entropy over all classes
+  CandidateFacts candidates;  // of a sampled head
+};
 
 struct StepResult {
   int64_t step = 0;      // the step that was taken, from 0
   double loss = 0;       // the scalar that was differentiated
-  double loss_main = 0;  // mean next-token cross-entropy over the batch
+  double loss_main = 0;  // mean next-token loss over the batch: heads[0].loss
   double z_loss = 0;     // mean of lse^2 times its coefficient
-  double weight_sum = 0;
+  double weight_sum = 0;  // of the main head
+  std::vector<HeadResult> heads;  // in the order of Transformer::heads()
+  int64_t stage_candidates = 0;   // P of the main head's stage, or V
+  bool tables_frozen = false;
   double lr_scale = 0, lr = 0, adam_lr = 0;
   std::array<double, kOptimizerGroups> norms{};  // before clipping, by OptimizerGroup
   double total_norm = 0;
@@ -43,6 +53,7 @@ class TrainStep {
  public:
   TrainStep(const Config& config, Memory* memory, Communicator* communicator);
 
+  // Initial values of a run that starts at step 0.
   void Initialize() { parameters_.Initialize(config_.train.seed); }
 
   // Loss and gradients of `batch` (B windows), then the update of `step`. A non-finite loss or norm
@@ -69,7 +80,7 @@ class TrainStep {
   ParameterSet parameters_;
   std::unique_ptr<Transformer> model_;
   std::unique_ptr<Optimizer> optimizer_;
-  MicroBatch micro_;
+  std::vector<LossSums> sums_;
 };
 
 }  // namespace overtok
