@@ -42,14 +42,14 @@ struct CandidateOptions {
 
 // One block's set.
 struct CandidateSet {
-  bool overflow = false;   // more than P distinct labels: the block uses the full softmax
+  bool overflow = false;     // more than P distinct labels: the block uses the full softmax
   bool every_class = false;  // P = V: ids are 0 ... V - 1
-  int64_t present = 0;     // T, distinct labels of the block
-  uint64_t offset = 0;     // index in the sweep of the first class looked at
-  double correction = 0;   // log weight added to negatives
-  Tensor ids;              // [P] u32, ascending; undefined on overflow
-  Tensor bias;             // [P] f32: 0 for labels, `correction` for negatives; undefined where
-                           // nothing is added
+  int64_t present = 0;       // T, distinct labels of the block
+  uint64_t offset = 0;       // index in the sweep of the first class looked at
+  double correction = 0;     // log weight added to negatives
+  Tensor ids;                // [P] u32, ascending; undefined on overflow
+  Tensor bias;               // [P] f32: 0 for labels, `correction` for negatives; undefined where
+                             // nothing is added
 };
 
 // The sets of all blocks of one step for one head, and every label's rank in its block's set.
@@ -79,8 +79,8 @@ class CandidateSets {
   int64_t blocks_;
   int64_t candidates_ = 0;
   uint64_t stride_;
-  Tensor ids_, bias_, ranks_;           // [blocks, most] u32, f32; [labels] u32
-  Tensor present_, chosen_, before_;    // bitmaps [V / 64] u64; set classes before each word, u32
+  Tensor ids_, bias_, ranks_;         // [blocks, most] u32, f32; [labels] u32
+  Tensor present_, chosen_, before_;  // bitmaps [V / 64] u64; set classes before each word, u32
   std::vector<CandidateSet> sets_;
 };
 

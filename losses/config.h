@@ -21,7 +21,7 @@ enum class Negatives : uint8_t {
 
 // The candidates of the steps before round(until * steps), from the end of the stage before.
 struct SampledStage {
-  double until = 0;  // fraction of the run's steps, in (0, 1]
+  double until = 0;        // fraction of the run's steps, in (0, 1]
   int64_t candidates = 0;  // P, at most V
   bool operator==(const SampledStage&) const = default;
 };

@@ -11,44 +11,56 @@ namespace {
 
 constexpr int64_t kRowMultiple = 64;
 
-int64_t TileRows(int64_t tokens, int64_t classes, int64_t tile_bytes) {
-  const int64_t rows = tile_bytes / (classes * SizeOf(DType::kF32)) / kRowMultiple * kRowMultiple;
+// Rows of `classes` logits in a tile of `elements`: a multiple of 64, at least that, at most
+// `tokens`.
+int64_t TileRows(int64_t tokens, int64_t classes, int64_t elements) {
+  const int64_t rows = elements / classes / kRowMultiple * kRowMultiple;
   return std::min(tokens, std::max(rows, kRowMultiple));
 }
 
 }  // namespace
 
 LinearCrossEntropy::LinearCrossEntropy(Memory* memory, int64_t tokens, int64_t hidden,
-                                       int64_t classes, DType act, int64_t tile_bytes)
-    : rows_(TileRows(tokens, classes, tile_bytes)) {
+                                       int64_t classes, DType act, int64_t tile_bytes) {
   OT_CHECK(hidden > 0 && classes > 0 && tokens > 0);
-  logits_ = memory->Take(Purpose::kHead, "head.logits", DType::kF32, {rows_, classes});
-  d_logits_ = act == DType::kF32
-                  ? logits_
-                  : memory->Take(Purpose::kHead, "head.d_logits", act, {rows_, classes});
+  const int64_t elements = TileRows(tokens, classes, tile_bytes / SizeOf(DType::kF32)) * classes;
+  logits_ = memory->Take(Purpose::kHead, "head.logits", DType::kF32, {elements});
+  d_logits_ =
+      act == DType::kF32 ? logits_ : memory->Take(Purpose::kHead, "head.d_logits", act, {elements});
   loss_ = memory->Take(Purpose::kHead, "head.loss", DType::kF32, {tokens});
   lse_ = memory->Take(Purpose::kHead, "head.lse", DType::kF32, {tokens});
   sums_ = memory->Take(Purpose::kHead, "head.sums", DType::kF64, {3});
 }
 
+int64_t LinearCrossEntropy::tile_rows(int64_t classes) const {
+  return TileRows(loss_.dim(0), classes, logits_.elements());
+}
+
 LossSums LinearCrossEntropy::Run(const Context& context, const LinearCrossEntropyArgs& args) {
-  const int64_t tokens = args.hidden.dim(0);
+  const int64_t tokens = args.hidden.dim(0), classes = args.weight.dim(0);
+  const int64_t tile = tile_rows(classes);
   const bool gradients = args.gradient_weight.defined();
   OT_CHECK_LE(tokens, loss_.dim(0));
-  for (int64_t begin = 0; begin < tokens; begin += rows_) {
-    const int64_t rows = std::min(rows_, tokens - begin);
+  OT_CHECK_LE(tile * classes, logits_.elements()) << "more classes than the head was made for";
+  for (int64_t begin = 0; begin < tokens; begin += tile) {
+    const int64_t rows = std::min(tile, tokens - begin);
+    const auto tile_of = [&](const Tensor& x) {
+      return x.Rows(0, rows * classes).Reshape({rows, classes});
+    };
     const Tensor hidden = args.hidden.Rows(begin, rows);
-    const Tensor logits = logits_.Rows(0, rows);
+    const Tensor logits = tile_of(logits_);
     Matmul(context, {.a = hidden, .b = args.weight, .c = logits, .trans_b = true});
 
     SoftmaxXentArgs softmax;
     softmax.logits = logits;
     softmax.targets = args.targets.Rows(begin, rows);
     softmax.weight = (gradients ? args.gradient_weight : args.loss_weight).Rows(begin, rows);
-    if (gradients) softmax.dlogits = d_logits_.Rows(0, rows);
+    if (gradients) softmax.dlogits = tile_of(d_logits_);
     softmax.loss = loss_.Rows(begin, rows);
     softmax.lse = lse_.Rows(begin, rows);
     softmax.z_loss = args.z_loss;
+    softmax.bias = args.bias;
+    softmax.focal_gamma = args.focal_gamma;
     SoftmaxXent(context, softmax);
     if (!gradients) continue;
 

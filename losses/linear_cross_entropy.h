@@ -46,7 +46,8 @@ class LinearCrossEntropy {
   LinearCrossEntropy(Memory* memory, int64_t tokens, int64_t hidden, int64_t classes, DType act,
                      int64_t tile_bytes = kHeadTileBytes);
 
-  // Loss and gradients of one micro-batch, or of a part of it. Waits for the device (the sums are read on the host).
+  // Loss and gradients of one micro-batch, or of a part of it. Waits for the device (the sums are
+  // read on the host).
   LossSums Run(const Context& context, const LinearCrossEntropyArgs& args);
 
   // Losses per token of the last Run: [T] f32, nats (evaluation reads them).

@@ -100,7 +100,7 @@ Outcome RunTiled(Problem& p, double z_loss, bool accumulate, bool gradients) {
                           /*tile_bytes=*/1 << 20);
   memory.Commit(&context);
   Outcome out;
-  out.tile_rows = head.tile_rows();
+  out.tile_rows = head.tile_rows(p.classes);
   out.dh.assign(p.h.size(), NAN);
   out.dw.assign(p.w.size(), accumulate ? 0.5F : NAN);
   LinearCrossEntropyArgs args;
