@@ -17,6 +17,12 @@ void SoftmaxXent(const Context& context, const SoftmaxXentArgs& args) {
     OT_CHECK_SHAPE(tensor, {rows});
     OT_CHECK_APART(tensor, args.logits);
   }
+  if (args.bias.defined()) {
+    OT_CHECK_DTYPE(args.bias, statistic);
+    OT_CHECK_SHAPE(args.bias, {width});
+    OT_CHECK_APART(args.bias, args.logits);
+  }
+  OT_CHECK(args.focal_gamma >= 0) << "focal_gamma " << args.focal_gamma;
   if (args.dlogits.defined()) {
     OT_CHECK_SHAPE(args.dlogits, {rows, width});
     OT_CHECK(args.dlogits.dtype() == statistic ||

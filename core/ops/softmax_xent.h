@@ -1,6 +1,7 @@
 // One tile of softmax cross-entropy over ready logits: loss and gradient in one visit of each row.
-// Log-sum-exp, loss and p - 1 are fp32 (f64 for f64); the gradient is rounded once. Loss =
-// log-sum-exp - target logit, never the log of a probability. losses/linear_cross_entropy.h calls
+// Per row, log-sum-exp, loss and p - 1 are f64 from exponentials in fp32 (f64 for f64), and keep
+// their digits however confident the row is; the gradient is rounded once. Loss = log-sum-exp -
+// target logit, never the log of a probability. losses/linear_cross_entropy.h calls
 // it tile by tile, so that [tokens, V] never exists.
 #pragma once
 
@@ -15,6 +16,7 @@ namespace overtok {
 //   weight * (softmax(logits) - onehot(target) + 2 z_loss * lse * softmax(logits)).
 // loss, lse: [R] f32 (f64), written: cross-entropy without the z-loss (z_loss * lse^2, which the
 // caller forms from lse).
+// logits are scratch: with dlogits of another dtype they come back overwritten, else as they were.
 // bias: [V] f32 (f64), added to every row's logits first; undefined: nothing is.
 // focal_gamma > 0: loss = (1 - p)^gamma l with l the cross-entropy, p = exp(-l), and the gradient
 // above (without the z term, which it excludes) is scaled by (1 - p)^gamma + gamma (1 - p)^(gamma
@@ -22,7 +24,7 @@ namespace overtok {
 struct SoftmaxXentArgs {
   Tensor logits, targets, weight, dlogits, loss, lse;
   double z_loss = 0;
-  Tensor bias;
+  Tensor bias = Tensor();
   double focal_gamma = 0;
 };
 void SoftmaxXent(const Context& context, const SoftmaxXentArgs& args);
