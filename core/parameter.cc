@@ -63,9 +63,9 @@ void ParameterSet::TakeTable(const ParameterSpec& spec, Parameter* parameter) {
   if (tables_.last_step) state.last = take("table.last/", DType::kU32, {rows});
   if (!with_gradients_) return;
   const int64_t capacity = std::min(rows, spec.touched_capacity);
-  OT_CHECK_GT(capacity, 0);
-  parameter->touched.rows = memory_->Take(Purpose::kGradients, absl::StrCat(spec.name, ".rows"),
-                                          DType::kU32, {capacity});
+  OT_CHECK_GE(capacity, 1);
+  parameter->touched.rows =
+      memory_->Take(Purpose::kGradients, absl::StrCat(spec.name, ".rows"), DType::kU32, {capacity});
   parameter->touched.gradient =
       memory_->Take(Purpose::kGradients, spec.name, DType::kF32, {capacity, spec.shape[1]});
 }

@@ -48,7 +48,7 @@ struct ParameterSpec {
   double scale;  // of kNormal; ignored by kOnes
   UpdateKind update = UpdateKind::kDense;
   int64_t touched_capacity = 0;  // of kTable: rows that one step can touch at most
-  bool freezes = false;  // of kTable: optimizer.tables.freeze_step stops its gradient
+  bool freezes = false;          // of kTable: optimizer.tables.freeze_step stops its gradient
 };
 
 // What tables keep beside their values; one choice for all tables of a model

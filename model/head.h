@@ -92,12 +92,12 @@ class Head {
   int64_t open_block_ = -1;
   bool block_gradient_written_ = false;
 
-  Tensor states_, d_states_;      // [T, d] act: W_2 h, of all but the main head
-  Tensor vectors_, d_vectors_;    // [P, d] act, f32: of the open block
-  Tensor rows_, d_rows_;          // [P, w] act, f32: hashed heads
-  Tensor d_vectors_act_;          // [P, d] act: hashed heads in bf16 runs
+  Tensor states_, d_states_;    // [T, d] act: W_2 h, of all but the main head
+  Tensor vectors_, d_vectors_;  // [P, d] act, f32: of the open block
+  Tensor rows_, d_rows_;        // [P, w] act, f32: hashed heads
+  Tensor d_vectors_act_;        // [P, d] act: hashed heads in bf16 runs
   std::unique_ptr<RowSlots> slots_builder_;
-  Tensor slots_;                  // [blocks P] u32 into the touched rows
+  Tensor slots_;  // [blocks P] u32 into the touched rows
 };
 
 }  // namespace overtok

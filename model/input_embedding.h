@@ -1,6 +1,6 @@
-// What the first block reads: x_t = (E[token] + sum over tables of W_q table_q[row_q]) / (1 + number
-// of tables), the published over-encoding (docs/methods/ngram_embedding.md); without tables E[token].
-// Gradients of tables leave by touched rows; no tensor of a table's size is made.
+// What the first block reads: x_t = (E[token] + sum over tables of W_q table_q[row_q]) / (1 +
+// number of tables), the published over-encoding (docs/methods/ngram_embedding.md); without tables
+// E[token]. Gradients of tables leave by touched rows; no tensor of a table's size is made.
 #pragma once
 
 #include <cstdint>
@@ -53,12 +53,12 @@ class InputEmbedding {
  private:
   Parameter* embedding_;
   std::vector<NgramParameters> tables_;
-  double scale_ = 1;        // 1 / (1 + tables)
-  double table_scale_ = 1;  // the same over 1 - row_dropout in training
+  double scale_ = 1;                     // 1 / (1 + tables)
+  double table_scale_ = 1;               // the same over 1 - row_dropout in training
   std::vector<RowSlots> slots_builder_;  // none, or one for all tables
-  std::vector<Tensor> slots_;    // per table: [positions] u32 into its touched rows
-  std::vector<Tensor> gathered_;  // per table: [T, w] act
-  Tensor d_gathered_;             // [T, w] act
+  std::vector<Tensor> slots_;            // per table: [positions] u32 into its touched rows
+  std::vector<Tensor> gathered_;         // per table: [T, w] act
+  Tensor d_gathered_;                    // [T, w] act
 };
 
 }  // namespace overtok

@@ -12,7 +12,7 @@
 namespace overtok {
 
 struct NgramTable {
-  int64_t order = 0;    // tokens in the n-gram: 2 or 3
+  int64_t order = 0;     // tokens in the n-gram: 2 or 3
   uint64_t modulus = 0;  // rows that can be named; below 2^32
 };
 
@@ -26,8 +26,8 @@ uint64_t NgramRow(std::span<const uint32_t> z, uint64_t vocab_size, uint64_t mod
 
 // How rows are named besides the formula above.
 struct NgramHash {
-  int64_t pass = 0;      // > 0 with re-hashed tables: the n-gram's tokens through a keyed mix
-  uint64_t key = 0;      // of that mix; one for each table
+  int64_t pass = 0;       // > 0 with re-hashed tables: the n-gram's tokens through a keyed mix
+  uint64_t key = 0;       // of that mix; one for each table
   bool scramble = false;  // diagnostic: every row moves by modulus / 2 + 7919
 };
 

@@ -1,12 +1,11 @@
 #include "model/transformer.h"
 
+#include <algorithm>
 #include <chrono>
 #include <cmath>
 #include <string>
 
 #include "absl/strings/str_cat.h"
-#include "core/ops/elementwise.h"
-#include "core/ops/embedding.h"
 #include "core/ops/norm.h"
 
 namespace overtok {
@@ -41,15 +40,24 @@ Transformer::Transformer(const ModelConfig& config, const LossConfig& loss,
                                   .initializer = Initializer::kOnes,
                                   .scale = 0},
                                  /*matrix_product=*/false);
-  head_weight_ = embedding_;
+  HeadParameters main;
+  main.weight = embedding_;
   if (!config.tie_word_embeddings) {
-    head_weight_ = &parameters->Add({.name = "lm_head.weight",
-                                     .shape = {config.vocab_size, d},
-                                     .placement = Placement::kShardedRows,
-                                     .group = OptimizerGroup::kAdamH,
-                                     .initializer = Initializer::kNormal,
-                                     .scale = 1.0 / std::sqrt(static_cast<double>(d))},
-                                    /*matrix_product=*/true);
+    main.weight = &parameters->Add({.name = "lm_head.weight",
+                                    .shape = {config.vocab_size, d},
+                                    .placement = Placement::kShardedRows,
+                                    .group = OptimizerGroup::kAdamH,
+                                    .initializer = Initializer::kNormal,
+                                    .scale = 1.0 / std::sqrt(static_cast<double>(d))},
+                                   /*matrix_product=*/true);
+  }
+  head_parameters_.push_back(main);
+  const int64_t positions = options.batch_sequences * options.pass.length;
+  const int64_t touched = options.training ? positions : 0;
+  ngram_parameters_ = DeclareNgramEmbedding(config, touched, parameters);
+  for (const HeadKind kind : HeadsOf(config)) {
+    if (kind == HeadKind::kMain) continue;
+    head_parameters_.push_back(DeclareHead(config, kind, touched, parameters));
   }
   TakeBuffers(memory);
 }
@@ -62,7 +70,8 @@ Transformer::Transformer(const Transformer& trained, const TransformerOptions& o
       embedding_(trained.embedding_),
       block_parameters_(trained.block_parameters_),
       final_norm_(trained.final_norm_),
-      head_weight_(trained.head_weight_) {
+      ngram_parameters_(trained.ngram_parameters_),
+      head_parameters_(trained.head_parameters_) {
   OT_CHECK(options.act == trained.options_.act)
       << "a second instance reads the same compute copies";
   TakeBuffers(memory);
@@ -97,17 +106,79 @@ void Transformer::TakeBuffers(Memory* memory) {
   if (options_.training) {
     d_hidden_ = memory->Take(Purpose::kActivations, "d_hidden", act, {t, d});
     d_stream_ = memory->Take(Purpose::kActivations, "d_stream", act, {t, d});
-    memory->NeedScratch(EmbeddingBackwardScratch(t));
   }
-  head_ = std::make_unique<LinearCrossEntropy>(memory, t, d, config_.vocab_size, act);
+
+  const int64_t positions = options_.batch_sequences * pass.length;
+  StepIdsOptions ids;
+  ids.sequences = options_.batch_sequences;
+  ids.length = pass.length;
+  ids.training = options_.training;
+  ids.seed = options_.seed;
+  ids_ = std::make_unique<StepIds>(config_, ids, memory);
+  input_ = std::make_unique<InputEmbedding>(config_, embedding_, ngram_parameters_, positions, t,
+                                            act, options_.training, memory);
+  HeadOptions head;
+  head.sequences = options_.batch_sequences;
+  head.length = pass.length;
+  head.pass_tokens = t;
+  head.steps = options_.steps;
+  head.seed = options_.seed;
+  head.act = act;
+  head.training = options_.training;
+  int64_t classes = 0;
+  for (const HeadParameters& parameters : head_parameters_) {
+    if (options_.training || parameters.kind == HeadKind::kMain) {
+      classes = std::max(classes, MostClasses(config_, loss_, parameters.kind, head));
+    }
+  }
+  cross_entropy_ = std::make_unique<LinearCrossEntropy>(memory, t, d, classes, act);
+  for (const HeadParameters& parameters : head_parameters_) {
+    if (!options_.training && parameters.kind != HeadKind::kMain) continue;
+    heads_.push_back(
+        std::make_unique<Head>(config_, loss_, parameters, head, cross_entropy_.get(), memory));
+  }
 }
 
-void Transformer::Forward(const Context& context, const MicroBatch& batch) {
-  EmbeddingForward(context, {batch.tokens, embedding_->value, stream_[0]});
+Tensor Transformer::Segments(int64_t first) const {
+  return ids_->segments().Rows(first / options_.pass.length, options_.pass.batch);
+}
+
+void Transformer::BeginStep(const Context& context, const BatchView& batch) {
+  OT_CHECK(options_.training);
+  ids_->Fill(batch, /*scramble=*/false);
+  input_->BeginStep(context, *ids_);
+  for (size_t h = 0; h < heads_.size(); ++h) {
+    heads_[h]->BeginStep(context, ids_->heads()[h], batch.step);
+  }
+}
+
+std::vector<double> Transformer::weight_sums() const {
+  std::vector<double> sums;
+  for (const StepIds::HeadIds& head : ids_->heads()) sums.push_back(head.weight_sum);
+  return sums;
+}
+
+CandidateFacts Transformer::candidate_facts(const Head& head) const {
+  CandidateFacts facts;
+  if (head.candidates() == nullptr) return facts;
+  facts.candidates = head.candidates()->candidates();
+  for (const CandidateSet& set : head.candidates()->sets()) {
+    ++facts.blocks;
+    facts.overflows += set.overflow ? 1 : 0;
+    facts.present_mean += static_cast<double>(set.present);
+    facts.present_max = std::max(facts.present_max, set.present);
+  }
+  facts.present_mean /= static_cast<double>(facts.blocks);
+  return facts;
+}
+
+void Transformer::Forward(const Context& context, int64_t first, const TableReading* reading) {
+  input_->Forward(context, *ids_, first, reading, stream_[0]);
+  const Tensor segments = Segments(first);
   size_t in = 0;
   for (size_t i = 0; i < blocks_.size(); ++i) {
     const size_t out = options_.training ? in + 1 : 1 - in;
-    blocks_[i].Forward(context, options_.pass, rope_, batch.segments, stream_[in],
+    blocks_[i].Forward(context, options_.pass, rope_, segments, stream_[in],
                        kept(static_cast<int64_t>(i)), workspace_, stream_[out]);
     in = out;
   }
@@ -119,24 +190,15 @@ void Transformer::Forward(const Context& context, const MicroBatch& batch) {
                            .eps = config_.rms_norm_eps});
 }
 
-LossSums Transformer::Head(const Context& context, const MicroBatch& batch, bool gradients) {
-  LinearCrossEntropyArgs args;
-  args.hidden = hidden_;
-  args.weight = head_weight_->compute;
-  args.targets = batch.targets;
-  args.loss_weight = batch.loss_weight;
-  if (gradients) {
-    args.gradient_weight = batch.gradient_weight;
-    args.d_hidden = d_hidden_;
-    args.d_weight = head_weight_->gradient;
-    args.accumulate_d_weight = head_weight_->gradient_written;
-    args.z_loss = loss_.z_loss;
-    head_weight_->gradient_written = true;
+std::vector<LossSums> Transformer::RunHeads(const Context& context, int64_t first) {
+  std::vector<LossSums> sums;
+  for (size_t h = 0; h < heads_.size(); ++h) {
+    sums.push_back(heads_[h]->Run(context, ids_->heads()[h], first, hidden_, d_hidden_));
   }
-  return head_->Run(context, args);
+  return sums;
 }
 
-void Transformer::Backward(const Context& context, const MicroBatch& batch) {
+void Transformer::Backward(const Context& context, int64_t first) {
   RmsNormBackward(context, {.dy = d_hidden_,
                             .x = stream_.back(),
                             .gain = final_norm_->value,
@@ -145,39 +207,46 @@ void Transformer::Backward(const Context& context, const MicroBatch& batch) {
                             .dgain = final_norm_->gradient,
                             .accumulate_dgain = final_norm_->gradient_written});
   final_norm_->gradient_written = true;
+  const Tensor segments = Segments(first);
   for (size_t i = blocks_.size(); i-- > 0;) {
     const BlockActivations& activations = kept(static_cast<int64_t>(i));
     // The last block's activations are still there; the others' are made again. Its output goes
     // where its input's successor already lies, with the same bits.
     if (options_.recompute && i + 1 < blocks_.size()) {
-      blocks_[i].Forward(context, options_.pass, rope_, batch.segments, stream_[i], activations,
+      blocks_[i].Forward(context, options_.pass, rope_, segments, stream_[i], activations,
                          workspace_, stream_[i + 1]);
     }
-    blocks_[i].Backward(context, options_.pass, rope_, batch.segments, stream_[i], activations,
+    blocks_[i].Backward(context, options_.pass, rope_, segments, stream_[i], activations,
                         workspace_, d_stream_);
   }
-  // A tied head has written its part already; rows that no token names must start from zero
-  // otherwise.
-  if (!embedding_->gradient_written) Fill(context, {embedding_->gradient, 0});
-  embedding_->gradient_written = true;
-  EmbeddingBackward(context, {batch.tokens, d_stream_, embedding_->gradient});
+  input_->Backward(context, *ids_, first, d_stream_);
 }
 
-LossSums Transformer::ForwardBackward(const Context& context, const MicroBatch& batch) {
-  OT_CHECK(options_.training);
+std::vector<LossSums> Transformer::ForwardBackward(const Context& context, int64_t first_row) {
+  OT_CHECK(options_.training && first_row + options_.pass.batch <= options_.batch_sequences);
+  const int64_t first = first_row * options_.pass.length;
   const double start = Now();
-  Forward(context, batch);
+  Forward(context, first, /*reading=*/nullptr);
   const double middle = Now();
-  const LossSums sums = Head(context, batch, /*gradients=*/true);
-  Backward(context, batch);
+  std::vector<LossSums> sums = RunHeads(context, first);
+  Backward(context, first);
   forward_seconds_ = middle - start;
   backward_seconds_ = Now() - middle;
   return sums;
 }
 
-LossSums Transformer::Evaluate(const Context& context, const MicroBatch& batch) {
-  Forward(context, batch);
-  return Head(context, batch, /*gradients=*/false);
+LossSums Transformer::Evaluate(const Context& context, const BatchView& batch,
+                               const EvaluationContext& evaluation) {
+  OT_CHECK(!options_.training);
+  BatchView view = batch;
+  view.pass = evaluation.pass;
+  ids_->Fill(view, evaluation.scramble);
+  Forward(context, 0, &evaluation.tables);
+  return heads_[0]->Evaluate(context, ids_->heads()[0], hidden_, Tensor());
+}
+
+LossSums Transformer::EvaluateWithBias(const Context& context, const Tensor& bias) {
+  return heads_[0]->Evaluate(context, ids_->heads()[0], hidden_, bias);
 }
 
 }  // namespace overtok

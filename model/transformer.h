@@ -1,6 +1,6 @@
-// The model: input embedding, Qwen3 blocks, final norm and heads, with a hand-written backward pass.
-// One object serves training (gradients, activations of every block, or of one with recomputation)
-// or evaluation (no gradients, main head only).
+// The model: input embedding, Qwen3 blocks, final norm and heads, with a hand-written backward
+// pass. One object serves training (gradients, activations of every block, or of one with
+// recomputation) or evaluation (no gradients, main head only).
 #pragma once
 
 #include <cstdint>
@@ -21,7 +21,7 @@
 namespace overtok {
 
 struct TransformerOptions {
-  PassShape pass;              // micro-batch: windows and window length
+  PassShape pass;               // micro-batch: windows and window length
   int64_t batch_sequences = 0;  // windows of a step; in evaluation those of a pass
   int64_t steps = 0;            // of the run: ends of the stages of a sampled softmax
   uint64_t seed = 0;            // train.seed: candidates, row dropout, re-hashing

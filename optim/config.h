@@ -36,10 +36,10 @@ struct TablesConfig {
   enum class SecondMoment : uint8_t { kElement, kRow };  // kRow: the mean square of a row
   Update update = Update::kExact;
   SecondMoment second_moment = SecondMoment::kElement;  // of exact and adagrad
-  double beta1 = 0.9;            // of exact; 0 keeps no first moment
-  DType storage = DType::kF32;   // of the rows: kF32, or kBF16 with stochastic rounding
-  double lr_scale = 1;           // the tables' rate is adam_lr times this times the schedule
-  double untouched_decay = 0;    // a row not touched by a step is scaled by 1 - rate * this
+  double beta1 = 0.9;                                   // of exact; 0 keeps no first moment
+  DType storage = DType::kF32;  // of the rows: kF32, or kBF16 with stochastic rounding
+  double lr_scale = 1;          // the tables' rate is adam_lr times this times the schedule
+  double untouched_decay = 0;   // a row not touched by a step is scaled by 1 - rate * this
   // From this step on the input tables get no gradient (their moments decay); 0: never.
   int64_t freeze_step = 0;
 };

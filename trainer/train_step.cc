@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "absl/strings/str_format.h"
+#include "losses/candidates.h"
 #include "optim/schedule.h"
 
 namespace overtok {
@@ -14,44 +15,29 @@ double Now() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
-}  // namespace
-
-void FillMicroBatch(const Batch& batch, int64_t first_row, int64_t rows, double global_weight,
-                    const MicroBatch& out) {
-  const int64_t length = batch.length;
-  OT_CHECK(first_row >= 0 && first_row + rows <= batch.sequences);
-  OT_CHECK_EQ(out.tokens.elements(), rows * length);
-  const auto base = static_cast<size_t>(first_row * length);
-  auto* tokens = out.tokens.data<uint32_t>();
-  auto* targets = out.targets.data<uint32_t>();
-  auto* segments = out.segments.data<int32_t>();
-  auto* weight = out.loss_weight.data<float>();
-  auto* gradient_weight = out.gradient_weight.data<float>();
-  const double inverse = global_weight > 0 ? 1.0 / global_weight : 0.0;
-  for (int64_t r = 0; r < rows; ++r) {
-    for (int64_t t = 0; t < length; ++t) {
-      const int64_t i = r * length + t;
-      const int64_t next = t + 1 < length ? i + 1 : r * length;
-      tokens[i] = batch.tokens[base + static_cast<size_t>(i)];
-      targets[i] = batch.tokens[base + static_cast<size_t>(next)];
-      segments[i] = batch.segments[base + static_cast<size_t>(i)];
-      weight[i] = batch.loss_weight[base + static_cast<size_t>(i)];
-      gradient_weight[i] = static_cast<float>(static_cast<double>(weight[i]) * inverse);
-    }
-  }
+bool TablesFrozen(const Config& config, int64_t step) {
+  const int64_t freeze = config.optimizer.tables.freeze_step;
+  return freeze > 0 && step >= freeze;
 }
 
-MicroBatch TakeMicroBatch(const PassShape& pass, Memory* memory) {
-  const int64_t t = pass.tokens();
-  MicroBatch micro;
-  micro.tokens = memory->Take(Purpose::kBatches, "batch.tokens", DType::kU32, {t});
-  micro.targets = memory->Take(Purpose::kBatches, "batch.targets", DType::kU32, {t});
-  micro.segments =
-      memory->Take(Purpose::kBatches, "batch.segments", DType::kI32, {pass.batch, pass.length});
-  micro.loss_weight = memory->Take(Purpose::kBatches, "batch.loss_weight", DType::kF32, {t});
-  micro.gradient_weight =
-      memory->Take(Purpose::kBatches, "batch.gradient_weight", DType::kF32, {t});
-  return micro;
+int64_t CandidatesOf(const Config& config, int64_t step) {
+  const int64_t vocabulary = config.model.vocab_size;
+  if (!config.loss.sampled_softmax.has_value()) return vocabulary;
+  return StageCandidates(config.loss.sampled_softmax->stages, vocabulary, config.train.steps, step);
+}
+
+}  // namespace
+
+BatchView ViewOf(const Batch& batch, int64_t step) {
+  BatchView view;
+  view.sequences = batch.sequences;
+  view.length = batch.length;
+  view.tokens = batch.tokens.data();
+  view.segments = batch.segments.data();
+  view.loss_weight = batch.loss_weight.data();
+  view.step = step;
+  view.pass = batch.pass;
+  return view;
 }
 
 TrainStep::TrainStep(const Config& config, Memory* memory, Communicator* communicator)
@@ -59,14 +45,24 @@ TrainStep::TrainStep(const Config& config, Memory* memory, Communicator* communi
       memory_(memory),
       communicator_(communicator),
       context_(CpuContext()),
-      parameters_(memory, config.train.precision, /*with_gradients=*/true) {
+      parameters_(memory, config.train.precision, /*with_gradients=*/true,
+                  StorageOf(config.optimizer)) {
   TransformerOptions options;
   options.pass = {config.train.micro_batch_sequences, config.data.sequence_length};
+  options.batch_sequences = config.train.batch_sequences;
+  options.steps = config.train.steps;
+  options.seed = config.train.seed;
   options.act = config.train.precision;
   options.recompute = config.train.recompute == Recompute::kBlock;
-  micro_ = TakeMicroBatch(options.pass, memory);
   model_ = std::make_unique<Transformer>(config.model, config.loss, options, &parameters_, memory);
-  optimizer_ = std::make_unique<Optimizer>(config.optimizer, &parameters_, memory);
+  optimizer_ = std::make_unique<Optimizer>(config.optimizer, config.train.steps, config.train.seed,
+                                           &parameters_, memory);
+}
+
+void TrainStep::ReinitializeTables(int64_t pass, int64_t step) {
+  for (const NgramParameters& table : model_->ngram_parameters()) {
+    ParameterSet::ReinitializeTable(*table.table, config_.train.seed, pass, step);
+  }
 }
 
 absl::StatusOr<StepResult> TrainStep::Gradients(const Batch& batch, int64_t step) {
@@ -75,31 +71,50 @@ absl::StatusOr<StepResult> TrainStep::Gradients(const Batch& batch, int64_t step
   StepResult result;
   result.step = step;
   double start = Now();
+  if (batch.begins_pass && config_.model.ngram_embedding.has_value() &&
+      config_.model.ngram_embedding->each_pass == NgramEmbeddingConfig::EachPass::kReinitialize) {
+    ReinitializeTables(batch.pass, step);
+  }
   parameters_.RefreshComputeCopies(context_);
+  parameters_.StartGradients();
+  model_->BeginStep(context_, ViewOf(batch, step));
+  std::vector<double> weights = model_->weight_sums();
+  OT_RETURN_IF_ERROR(communicator_->AllReduceSum(std::span<double>(weights)));
+  model_->SetGlobalWeights(weights);
+  optimizer_->CatchUp(context_, step);
   result.forward_seconds += Now() - start;
 
-  double weight[1] = {batch.weight_sum};
-  OT_RETURN_IF_ERROR(communicator_->AllReduceSum(std::span<double>(weight)));
-  parameters_.StartGradients();
-  double sums[2] = {0, 0};
+  std::vector<double> losses(weights.size());
+  double lse_squared[1] = {0};
   const int64_t micro = config_.train.micro_batch_sequences;
   for (int64_t row = 0; row < batch.sequences; row += micro) {
-    FillMicroBatch(batch, row, micro, weight[0], micro_);
-    const LossSums part = model_->ForwardBackward(context_, micro_);
-    sums[0] += part.loss;
-    sums[1] += part.lse_squared;
+    const std::vector<LossSums> parts = model_->ForwardBackward(context_, row);
+    for (size_t h = 0; h < parts.size(); ++h) losses[h] += parts[h].loss;
+    lse_squared[0] += parts[0].lse_squared;
     result.forward_seconds += model_->forward_seconds();
     result.backward_seconds += model_->backward_seconds();
   }
-  OT_RETURN_IF_ERROR(communicator_->AllReduceSum(std::span<double>(sums)));
-  const double inverse = weight[0] > 0 ? 1.0 / weight[0] : 0.0;
-  result.weight_sum = weight[0];
-  result.loss_main = sums[0] * inverse;
-  result.z_loss = config_.loss.z_loss * sums[1] * inverse;
-  result.loss = result.loss_main + result.z_loss;
+  OT_RETURN_IF_ERROR(communicator_->AllReduceSum(std::span<double>(losses)));
+  OT_RETURN_IF_ERROR(communicator_->AllReduceSum(std::span<double>(lse_squared)));
+  for (size_t h = 0; h < weights.size(); ++h) {
+    const Head& head = *model_->heads()[h];
+    HeadResult& part = result.heads.emplace_back();
+    part.kind = head.kind();
+    part.loss = weights[h] > 0 ? losses[h] / weights[h] : 0.0;
+    part.weight_sum = weights[h];
+    part.sampled = head.candidates() != nullptr;
+    if (part.sampled) part.candidates = model_->candidate_facts(head);
+    result.loss += head.loss_weight() * part.loss;
+  }
+  result.weight_sum = weights[0];
+  result.loss_main = result.heads[0].loss;
+  result.z_loss = weights[0] > 0 ? config_.loss.z_loss * lse_squared[0] / weights[0] : 0.0;
+  result.loss += result.z_loss;
+  result.stage_candidates = CandidatesOf(config_, step);
+  result.tables_frozen = TablesFrozen(config_, step);
 
   start = Now();
-  optimizer_->ComputeNorms(context_);
+  optimizer_->ComputeNorms(context_, step);
   for (int g = 0; g < kOptimizerGroups; ++g) {
     result.norms[static_cast<size_t>(g)] = optimizer_->norm(static_cast<OptimizerGroup>(g));
   }

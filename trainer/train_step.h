@@ -16,6 +16,7 @@
 #include "data/batch.h"
 #include "model/transformer.h"
 #include "optim/optimizer.h"
+#include "optim/table_schedule.h"
 #include "trainer/config/config.h"
 
 namespace overtok {
@@ -33,11 +34,11 @@ struct HeadResult {
 };
 
 struct StepResult {
-  int64_t step = 0;      // the step that was taken, from 0
-  double loss = 0;       // the scalar that was differentiated
-  double loss_main = 0;  // mean next-token loss over the batch: heads[0].loss
-  double z_loss = 0;     // mean of lse^2 times its coefficient
-  double weight_sum = 0;  // of the main head
+  int64_t step = 0;               // the step that was taken, from 0
+  double loss = 0;                // the scalar that was differentiated
+  double loss_main = 0;           // mean next-token loss over the batch: heads[0].loss
+  double z_loss = 0;              // mean of lse^2 times its coefficient
+  double weight_sum = 0;          // of the main head
   std::vector<HeadResult> heads;  // in the order of Transformer::heads()
   int64_t stage_candidates = 0;   // P of the main head's stage, or V
   bool tables_frozen = false;
@@ -73,6 +74,8 @@ class TrainStep {
   void Commit() { memory_->Commit(&context_); }
 
  private:
+  void ReinitializeTables(int64_t pass, int64_t step);
+
   Config config_;
   Memory* memory_;
   Communicator* communicator_;
@@ -80,7 +83,6 @@ class TrainStep {
   ParameterSet parameters_;
   std::unique_ptr<Transformer> model_;
   std::unique_ptr<Optimizer> optimizer_;
-  std::vector<LossSums> sums_;
 };
 
 }  // namespace overtok
