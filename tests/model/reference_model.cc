@@ -109,44 +109,173 @@ void RunBlock(const ModelConfig& c, const ReferenceParameters& p, const std::str
   }
 }
 
+struct Place {
+  const ReferenceBatch& batch;
+  size_t row, length;
+  uint32_t token(size_t t) const { return batch.tokens[row * length + t % length]; }
+  int32_t segment(size_t t) const { return batch.segments[row * length + t]; }
+  double weight(size_t t) const { return batch.loss_weight[row * length + t]; }
+};
+
+// z_0 + z_1 V + z_2 V^2 modulo m. V is tiny here, so that nothing overflows.
+size_t Hash(const std::vector<uint64_t>& z, uint64_t vocabulary, uint64_t modulus) {
+  uint64_t value = 0, power = 1;
+  for (const uint64_t part : z) {
+    value += part * power;
+    power *= vocabulary;
+  }
+  return static_cast<size_t>(value % modulus);
+}
+
+Vector RowOf(const Vector& table, size_t row, size_t width) {
+  const auto begin = table.begin() + static_cast<std::ptrdiff_t>(row * width);
+  return {begin, begin + static_cast<std::ptrdiff_t>(width)};
+}
+
+Vector Input(const ModelConfig& c, const ReferenceParameters& p, const Place& at, size_t t) {
+  const auto d = static_cast<size_t>(c.hidden_size);
+  Vector x = RowOf(p.at("embed.weight"), at.token(t), d);
+  if (!c.ngram_embedding.has_value()) return x;
+  const NgramEmbeddingConfig& ngram = *c.ngram_embedding;
+  size_t number = 0;
+  for (const int64_t order : ngram.orders) {
+    for (int64_t k = 0; k < ngram.splits; ++k, ++number) {
+      std::vector<uint64_t> z;
+      for (size_t back = 0; back < static_cast<size_t>(order); ++back) {
+        const bool there = t >= back && at.segment(t - back) == at.segment(t);
+        z.push_back(there ? at.token(t - back) : 0);
+      }
+      const std::string prefix = "ngram." + std::to_string(number) + ".";
+      const size_t row = Hash(z, static_cast<uint64_t>(c.vocab_size),
+                              static_cast<uint64_t>(ngram.rows) + 4 * number);
+      const Vector part =
+          Apply(p.at(prefix + "proj.weight"),
+                RowOf(p.at(prefix + "table.weight"), row, static_cast<size_t>(ngram.width)));
+      for (size_t i = 0; i < d; ++i) x[i] += part[i];
+    }
+  }
+  for (double& v : x) v /= static_cast<double>(1 + number);
+  return x;
+}
+
+struct HeadOf {
+  std::string name;
+  size_t reach;
+  bool hashed;
+  double weight;
+  size_t classes;
+};
+
+std::vector<HeadOf> Heads(const ModelConfig& c) {
+  const auto vocabulary = static_cast<size_t>(c.vocab_size);
+  std::vector<HeadOf> heads = {{"main", 1, false, 1, vocabulary}};
+  if (c.second_token_head.has_value()) {
+    heads.push_back({"head2", 2, false, c.second_token_head->weight, vocabulary});
+  }
+  if (c.ngram_head.has_value()) {
+    for (const int64_t order : c.ngram_head->orders) {
+      heads.push_back({"gram" + std::to_string(order), static_cast<size_t>(order), true,
+                       c.ngram_head->weight,
+                       static_cast<size_t>(c.ngram_head->rows + (order == 3 ? 4 : 0))});
+    }
+  }
+  return heads;
+}
+
+size_t TargetOf(const ModelConfig& c, const HeadOf& head, const Place& at, size_t t) {
+  if (!head.hashed) return at.token(t + head.reach);
+  std::vector<uint64_t> z;
+  for (size_t ahead = 1; ahead <= head.reach; ++ahead) z.push_back(at.token(t + ahead));
+  return Hash(z, static_cast<uint64_t>(c.vocab_size), head.classes);
+}
+
+double WeightOf(const HeadOf& head, const Place& at, size_t t) {
+  if (t + head.reach >= at.length) return 0;
+  double weight = 1;
+  for (size_t ahead = 0; ahead < head.reach; ++ahead) weight *= at.weight(t + ahead);
+  if (head.reach == 1) return weight;
+  return at.segment(t) == at.segment(t + head.reach) ? weight : 0;
+}
+
+Vector ClassVector(const ModelConfig& c, const ReferenceParameters& p, const HeadOf& head,
+                   size_t id) {
+  if (head.hashed) {
+    return Apply(p.at(head.name + ".out.weight"), RowOf(p.at(head.name + ".table.weight"), id,
+                                                        static_cast<size_t>(c.ngram_head->width)));
+  }
+  const auto d = static_cast<size_t>(c.hidden_size);
+  if (head.name == "head2") return RowOf(p.at("head2.lm_head.weight"), id, d);
+  return RowOf(p.at(c.tie_word_embeddings ? "embed.weight" : "lm_head.weight"), id, d);
+}
+
+struct Scores {
+  double loss, lse;
+};
+
+Scores Score(const ModelConfig& c, const ReferenceMethods& methods, const ReferenceParameters& p,
+             const HeadOf& head, const Place& at, size_t t, const Vector& state) {
+  ReferenceSet set;
+  const auto given = methods.sets.find(head.name);
+  if (given != methods.sets.end()) {
+    set = given->second[at.row / static_cast<size_t>(methods.block_sequences)];
+  }
+  if (set.ids.empty()) {
+    for (size_t id = 0; id < head.classes; ++id) set.ids.push_back(static_cast<uint32_t>(id));
+  }
+  const size_t target = TargetOf(c, head, at, t);
+  Vector logits;
+  double of_target = NAN;
+  for (size_t i = 0; i < set.ids.size(); ++i) {
+    logits.push_back(Dot(ClassVector(c, p, head, set.ids[i]), state) +
+                     (set.bias.empty() ? 0 : set.bias[i]));
+    if (set.ids[i] == target) of_target = logits.back();
+  }
+  const double top = *std::max_element(logits.begin(), logits.end());
+  double sum = 0;
+  for (const double z : logits) sum += std::exp(z - top);
+  const double lse = top + std::log(sum);
+  double loss = lse - of_target;
+  if (methods.focal_gamma > 0) loss *= std::pow(-std::expm1(-loss), methods.focal_gamma);
+  return {loss, lse};
+}
+
 }  // namespace
 
-ReferenceLoss ComputeReferenceLoss(const ModelConfig& config, const ReferenceParameters& parameters,
+ReferenceLoss ComputeReferenceLoss(const ModelConfig& config, const ReferenceMethods& methods,
+                                   const ReferenceParameters& parameters,
                                    const ReferenceBatch& batch) {
-  const auto d = static_cast<size_t>(config.hidden_size);
   const auto length = static_cast<size_t>(batch.length);
-  const Vector& embedding = parameters.at("embed.weight");
-  const Vector& head = config.tie_word_embeddings ? embedding : parameters.at("lm_head.weight");
-  ReferenceLoss result;
-  double weight_sum = 0;
+  const std::vector<HeadOf> heads = Heads(config);
+  Vector sums(heads.size(), 0.0), weights(heads.size(), 0.0);
+  double lse_squared = 0;
   for (size_t row = 0; row < static_cast<size_t>(batch.sequences); ++row) {
-    const uint32_t* tokens = batch.tokens.data() + row * length;
+    const Place at{batch, row, length};
     Rows stream;
-    for (size_t t = 0; t < length; ++t) {
-      const auto begin = embedding.begin() + static_cast<std::ptrdiff_t>(tokens[t] * d);
-      stream.emplace_back(begin, begin + static_cast<std::ptrdiff_t>(d));
-    }
+    for (size_t t = 0; t < length; ++t) stream.push_back(Input(config, parameters, at, t));
     for (int64_t i = 0; i < config.num_hidden_layers; ++i) {
       RunBlock(config, parameters, "layers." + std::to_string(i) + ".",
                batch.segments.data() + row * length, &stream);
     }
-    for (size_t t = 0; t + 1 < length; ++t) {
-      const double weight = batch.loss_weight[row * length + t];
-      const Vector logits =
-          Apply(head, Norm(stream[t], parameters.at("final_norm.weight"), config.rms_norm_eps));
-      const double top = *std::max_element(logits.begin(), logits.end());
-      double sum = 0;
-      for (const double z : logits) sum += std::exp(z - top);
-      const double lse = top + std::log(sum);
-      result.cross_entropy += weight * (lse - logits[tokens[t + 1]]);
-      result.lse_squared += weight * lse * lse;
-      weight_sum += weight;
+    for (size_t t = 0; t < length; ++t) {
+      const Vector h = Norm(stream[t], parameters.at("final_norm.weight"), config.rms_norm_eps);
+      for (size_t i = 0; i < heads.size(); ++i) {
+        const double weight = WeightOf(heads[i], at, t);
+        if (weight == 0) continue;
+        const Vector state = i == 0 ? h : Apply(parameters.at(heads[i].name + ".proj.weight"), h);
+        const Scores scores = Score(config, methods, parameters, heads[i], at, t, state);
+        sums[i] += weight * scores.loss;
+        weights[i] += weight;
+        if (i == 0) lse_squared += weight * scores.lse * scores.lse;
+      }
     }
   }
-  if (weight_sum > 0) {
-    result.cross_entropy /= weight_sum;
-    result.lse_squared /= weight_sum;
+  ReferenceLoss result;
+  for (size_t i = 0; i < heads.size(); ++i) {
+    const double mean = weights[i] > 0 ? sums[i] / weights[i] : 0;
+    result.heads[heads[i].name] = mean;
+    result.total += heads[i].weight * mean;
   }
+  if (weights[0] > 0) result.lse_squared = lse_squared / weights[0];
   return result;
 }
 

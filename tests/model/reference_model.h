@@ -1,6 +1,7 @@
-// An independent forward pass in double, by plain loops over the formulas of docs/model.md: the
-// loss of a batch as a function of parameters by name. Dense everywhere (masks, logits): for tiny
-// shapes. Its finite differences judge the model's gradients.
+// An independent forward pass in double, by plain loops over the formulas of docs/model.md and
+// docs/methods/: the loss of a batch as a function of parameters by name. Dense everywhere (masks,
+// logits, tables): for tiny shapes. Its finite differences judge the model's gradients. Candidate
+// sets are given, not made.
 #pragma once
 
 #include <cstdint>
@@ -21,12 +22,27 @@ struct ReferenceBatch {
   std::vector<float> loss_weight;  // [B, S]
 };
 
-struct ReferenceLoss {
-  double cross_entropy = 0;  // weighted mean; 0 without weight
-  double lse_squared = 0;    // weighted mean of lse^2
+// What a block of windows is scored over: these classes, each logit plus its bias. No ids: all
+// classes.
+struct ReferenceSet {
+  std::vector<uint32_t> ids;
+  std::vector<double> bias;
 };
 
-ReferenceLoss ComputeReferenceLoss(const ModelConfig& config, const ReferenceParameters& parameters,
+struct ReferenceMethods {
+  double focal_gamma = 0;
+  int64_t block_sequences = 1;
+  std::map<std::string, std::vector<ReferenceSet>> sets;  // by head ("main", ...), one a block
+};
+
+struct ReferenceLoss {
+  std::map<std::string, double> heads;  // weighted mean of each head's loss; 0 without weight
+  double lse_squared = 0;               // weighted mean of lse^2 of the main head
+  double total = 0;                     // heads times their weights; no z-loss
+};
+
+ReferenceLoss ComputeReferenceLoss(const ModelConfig& config, const ReferenceMethods& methods,
+                                   const ReferenceParameters& parameters,
                                    const ReferenceBatch& batch);
 
 }  // namespace overtok::testing
