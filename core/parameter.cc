@@ -1,8 +1,8 @@
 #include "core/parameter.h"
 
 #include <algorithm>
-#include <array>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "core/bf16.h"
@@ -117,8 +117,8 @@ void ParameterSet::Draw(Parameter& parameter, uint64_t seed) {
     FillTruncatedNormal(key, 0, scale, parameter.value);
     return;
   }
-  constexpr int64_t kChunk = 4096;
-  std::array<float, kChunk> chunk{};
+  constexpr int64_t kChunk = 1 << 16;
+  std::vector<float> chunk(kChunk);
   auto* out = parameter.value.data<bf16>();
   for (int64_t i = 0; i < parameter.value.elements(); i += kChunk) {
     const int64_t count = std::min(kChunk, parameter.value.elements() - i);
