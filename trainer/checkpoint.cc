@@ -136,10 +136,10 @@ std::vector<NamedTensor> ModelTensors(const ParameterSet& parameters) {
   return tensors;
 }
 
-std::vector<NamedTensor> OptimizerTensors(const std::vector<OptimizerState>& optimizer) {
+std::vector<NamedTensor> OptimizerTensors(const std::vector<NamedState>& optimizer) {
   std::vector<NamedTensor> tensors;
   tensors.reserve(optimizer.size());
-  for (const OptimizerState& state : optimizer) tensors.push_back({state.name, state.tensor});
+  for (const NamedState& state : optimizer) tensors.push_back({state.name, state.tensor});
   return tensors;
 }
 
@@ -151,7 +151,7 @@ int64_t BytesOf(const std::vector<NamedTensor>& tensors) {
 
 absl::Status WriteInto(const std::string& directory, TrainingState state,
                        const ParameterSet& parameters,
-                       const std::vector<OptimizerState>& optimizer) {
+                       const std::vector<NamedState>& optimizer) {
   OT_RETURN_IF_ERROR(CreateDirectories(directory));
   OT_ASSIGN_OR_RETURN(state.model_hash, WriteTensors(JoinPath(directory, kModel), "model",
                                                      state.step, ModelTensors(parameters)));
@@ -181,7 +181,7 @@ std::string CheckpointStore::PathOf(int64_t step) const {
 }
 
 int64_t CheckpointStore::Bytes(const ParameterSet& parameters,
-                               const std::vector<OptimizerState>& optimizer) {
+                               const std::vector<NamedState>& optimizer) {
   const std::vector<NamedTensor> model = ModelTensors(parameters);
   const std::vector<NamedTensor> state = OptimizerTensors(optimizer);
   // A dataset starts on a page and has a header of about a kilobyte.
@@ -205,7 +205,7 @@ absl::StatusOr<std::vector<int64_t>> CheckpointStore::Marked() const {
 }
 
 absl::Status CheckpointStore::Save(const TrainingState& state, const ParameterSet& parameters,
-                                   const std::vector<OptimizerState>& optimizer) const {
+                                   const std::vector<NamedState>& optimizer) const {
   const std::string target = PathOf(state.step);
   const std::string context = absl::StrCat("saving ", target);
   if (PathExists(JoinPath(target, kMark))) {
@@ -303,7 +303,7 @@ absl::Status CheckpointStore::LoadModel(int64_t step, ParameterSet* parameters) 
 }
 
 absl::Status CheckpointStore::LoadOptimizer(int64_t step,
-                                            const std::vector<OptimizerState>& optimizer) const {
+                                            const std::vector<NamedState>& optimizer) const {
   OT_ASSIGN_OR_RETURN(const uint64_t hash,
                       ReadTensors(JoinPath(PathOf(step), kOptimizer), "optimizer", step,
                                   OptimizerTensors(optimizer)));

@@ -64,17 +64,17 @@ class CheckpointStore {
   // interrupted saves. A marked one of that step stays as it is. On an error all marked checkpoints
   // are still there.
   absl::Status Save(const TrainingState& state, const ParameterSet& parameters,
-                    const std::vector<OptimizerState>& optimizer) const;
+                    const std::vector<NamedState>& optimizer) const;
 
   // The state of a marked checkpoint; checks mark, sizes and the state's checksum.
   absl::StatusOr<TrainingState> ReadState(int64_t step) const;
   // Fills the parameters' values from the checkpoint; names, shapes and checksums must agree.
   absl::Status LoadModel(int64_t step, ParameterSet* parameters) const;
-  absl::Status LoadOptimizer(int64_t step, const std::vector<OptimizerState>& optimizer) const;
+  absl::Status LoadOptimizer(int64_t step, const std::vector<NamedState>& optimizer) const;
 
   // Bytes that Save needs on the disk, rounded up.
   static int64_t Bytes(const ParameterSet& parameters,
-                       const std::vector<OptimizerState>& optimizer);
+                       const std::vector<NamedState>& optimizer);
 
  private:
   absl::Status CheckMark(int64_t step) const;

@@ -29,6 +29,9 @@ const Kernels& CpuKernels() {
       .hyperball_update = HyperballUpdate,
       .adamh_update = AdamHUpdate,
       .adam_update = AdamUpdate,
+      .table_replay_rows = TableReplayRows,
+      .table_lookup = TableLookup,
+      .table_update = TableUpdate,
   };
   return kernels;
 }

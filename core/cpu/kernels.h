@@ -31,5 +31,8 @@ void ScaleByNorm(const Context& context, const ScaleByNormArgs& args);
 void HyperballUpdate(const Context& context, const HyperballUpdateArgs& args);
 void AdamHUpdate(const Context& context, const AdamHUpdateArgs& args);
 void AdamUpdate(const Context& context, const AdamUpdateArgs& args);
+void TableReplayRows(const Context& context, const TableReplayArgs& args);
+void TableLookup(const Context& context, const TableLookupArgs& args);
+void TableUpdate(const Context& context, const TableUpdateArgs& args);
 
 }  // namespace overtok::cpu

@@ -17,8 +17,8 @@ struct EmbeddingForwardArgs {
 };
 void EmbeddingForward(const Context& context, const EmbeddingForwardArgs& args);
 
-// dtable[ids[t]] += scale * dy[t]: [V, d] f32 (f64). Rows that no id names are not touched (the caller
-// zeroes them, or accumulates). Positions are sorted by id and each row's sum runs over its
+// dtable[ids[t]] += scale * dy[t]: [V, d] f32 (f64). Rows that no id names are not touched (the
+// caller zeroes them, or accumulates). Positions are sorted by id and each row's sum runs over its
 // positions in ascending order: no atomics, independent of the thread count.
 struct EmbeddingBackwardArgs {
   Tensor ids, dy, dtable;

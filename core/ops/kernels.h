@@ -15,6 +15,7 @@
 #include "core/ops/reduce.h"
 #include "core/ops/rope.h"
 #include "core/ops/softmax_xent.h"
+#include "core/ops/table.h"
 
 namespace overtok {
 
@@ -55,6 +56,10 @@ struct Kernels {
   Kernel<HyperballUpdateArgs> hyperball_update = nullptr;
   Kernel<AdamHUpdateArgs> adamh_update = nullptr;
   Kernel<AdamUpdateArgs> adam_update = nullptr;
+  // table.h
+  Kernel<TableReplayArgs> table_replay_rows = nullptr;
+  Kernel<TableLookupArgs> table_lookup = nullptr;
+  Kernel<TableUpdateArgs> table_update = nullptr;
 };
 
 }  // namespace overtok

@@ -69,6 +69,18 @@ Work WorkOf(const AdamHUpdateArgs& a) {
   return {false, 10 * Bytes({a.w})};
 }
 Work WorkOf(const AdamUpdateArgs& a) { return {false, 7 * Bytes({a.w})}; }
+// Bytes of value, m and v of `rows` rows.
+double RowBytes(const TableState& state, int64_t rows) {
+  return Bytes({state.value, state.m, state.v}) * static_cast<double>(rows) /
+         static_cast<double>(state.value.dim(0));
+}
+Work WorkOf(const TableReplayArgs& a) { return {false, 2 * RowBytes(a.state, a.rows.elements())}; }
+Work WorkOf(const TableLookupArgs& a) {
+  return {false, RowBytes(a.state, a.ids.elements()) + Bytes({a.y})};
+}
+Work WorkOf(const TableUpdateArgs& a) {
+  return {false, 2 * RowBytes(a.state, a.rows.elements()) + Bytes({a.gradient})};
+}
 
 template <class Args>
 std::string Label(const char* name, const Args& /*args*/) {
@@ -142,6 +154,9 @@ const Kernels& StartProfile(const Kernels& kernels) {
   Install<&Kernels::hyperball_update>("hyperball_update");
   Install<&Kernels::adamh_update>("adamh_update");
   Install<&Kernels::adam_update>("adam_update");
+  Install<&Kernels::table_replay_rows>("table_replay_rows");
+  Install<&Kernels::table_lookup>("table_lookup");
+  Install<&Kernels::table_update>("table_update");
   return wrapped;
 }
 

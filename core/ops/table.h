@@ -1,7 +1,8 @@
 // Row-sparse updates of hashed tables. A row carries the number of steps its state reflects; what a
 // dense optimizer would have done to it since is replayed when the row is touched, so that a step
 // reads and writes touched rows only. Formulas and their derivation:
-// docs/methods/table_optimizers.md. No tensor of a table's size is read or made here.
+// docs/methods/table_optimizers.md. No tensor of a table's size is read or made here; offsets are
+// 64-bit.
 #pragma once
 
 #include <cstdint>
@@ -28,23 +29,31 @@ struct TableState {
   Tensor last;   // [R] u32: steps that the row reflects; undefined: silent steps change nothing
 };
 
-// What the silent steps [last, step) do to a row, indexed by `last` or by a count of steps; made by
-// optim/table_schedule.h. All f64. For one element with first moment m and second moment v:
-//   value <- kept[last] value - (m / sqrt(v)) (moved[last] - (eps / sqrt(v)) moved_eps[last])
+// What the silent steps [last, step) do to a row, indexed by `last`, by a count of steps or by a
+// step; made by optim/table_schedule.h. All f64, [N + 1]. For one element with first moment m and
+// second moment v, s = sqrt(v) and e = eps / s:
+//   value <- kept[last] value - (m / s) (moved[last] - e (moved_eps[last] - e moved_eps2[last]))
 //   m <- power1[step - last] m;  v <- power2[step - last] v
-// where eps is small beside sqrt(v); elements where it is not are replayed step by step from
-// `rate`. Elements with m = 0 are only scaled by kept.
+// where v >= series_from[last]; elsewhere the first `window` silent steps are added up one by one,
+// with i = last + j - 1 for the j-th of them:
+//   value <- kept[last] value - m sum_i gain[i] power1[j] kept[i + 1] / (s root_power2[j] root[i] +
+//   eps)
+// Elements with m = 0 are only scaled by kept.
 struct TableReplay {
-  int64_t step = 0;
-  Tensor moved, moved_eps, kept;  // [N + 1], entries [0, step] are valid
-  Tensor power1, power2;          // [N + 1]
-  Tensor rate;                    // [N] rate of each step, schedule and lr_scale included
-  double decay = 0;               // untouched_decay: kept is a product of 1 - rate decay
+  int64_t step = 0;    // at most N, the steps of the run
+  int64_t window = 0;  // silent steps that can move a row; the rest is below f64 rounding
+  // Entries [0, step] are valid.
+  Tensor moved, moved_eps, moved_eps2, series_from, kept;
+  // beta1^j, beta2^j, beta2^(j/2) of j steps.
+  Tensor power1, power2, root_power2;
+  // Rate of a step over its first bias correction; 1 / sqrt of its second one.
+  Tensor gain, root;
 };
 
 // Brings rows to the state before step replay.step, in place: value, m, v and last are rewritten.
 // rows: [U] u32, ascending, each once. random_key: of stochastic rounding where values are bf16;
-// the random bits of an element are a pure function of (key, row, column, replay.step).
+// the random bits of an element are a pure function of (key, row, column, replay.step). Rows whose
+// `last` is the step already are left as they are.
 struct TableReplayArgs {
   TableState state;
   TableRule rule;
@@ -55,7 +64,8 @@ struct TableReplayArgs {
 void TableReplayRows(const Context& context, const TableReplayArgs& args);
 
 // y[i] = row ids[i] as TableReplayRows would leave it (without rounding to bf16 storage), written
-// nowhere else. ids: [T] u32, any order, repeats allowed; y: [T, w] f32, bf16 (f64).
+// nowhere else. ids: [T] u32, any order, repeats allowed, kNoRow gives zeros; y: [T, w] f32, bf16
+// (f64).
 struct TableLookupArgs {
   TableState state;
   TableRule rule;
@@ -64,8 +74,14 @@ struct TableLookupArgs {
 };
 void TableLookup(const Context& context, const TableLookupArgs& args);
 
-// Step `step` on rows that reflect all steps before it; afterwards they reflect it too.
-// gradient: [U, w] f32 (f64), not yet clipped; constants.correction1/2 of this step.
+// Step `step` on rows that reflect all steps before it (another `last` aborts); afterwards they
+// reflect it too. gradient: [U, w] f32 (f64), not yet clipped; constants.correction1/2 of this
+// step; betas and eps are the rule's.
+//   kAdam     m <- beta1 m + (1 - beta1) g;  v <- beta2 v + (1 - beta2) g^2
+//             value <- value - rate (m / correction1) / (sqrt(v / correction2) + eps)
+//   kAdagrad  v <- v + g^2;  value <- value - rate g / (sqrt(v) + eps)
+//   kSgd      value <- value - rate g
+// g^2 is the row's mean of g^2 where v has rank 1; 0 / (0 + eps) = 0.
 struct TableUpdateArgs {
   TableState state;
   TableRule rule;

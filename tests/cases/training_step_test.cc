@@ -168,7 +168,7 @@ TEST(ReportedFaults, BothRatesAreRead) {
     once->Initialize();
     twice->Initialize();
     for (Training* t : {&once, &twice}) {
-      for (const OptimizerState& state : (*t)->optimizer().state()) {
+      for (const NamedState& state : (*t)->optimizer().state()) {
         std::memset(state.tensor.raw(), 0, static_cast<size_t>(state.tensor.bytes()));
       }
     }

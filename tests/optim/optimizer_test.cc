@@ -40,7 +40,8 @@ class Fixture {
       parameters_.Add({d.name, d.shape, Placement::kReplicated, d.group, Initializer::kNormal, 0.3},
                       false);
     }
-    optimizer_ = std::make_unique<Optimizer>(config, &parameters_, &memory_);
+    optimizer_ =
+        std::make_unique<Optimizer>(config, /*steps=*/100, /*seed=*/1, &parameters_, &memory_);
     memory_.Commit(&context_);
     parameters_.Initialize(5);
   }
@@ -52,7 +53,7 @@ class Fixture {
     }
   }
   void Step(int64_t step, double scale) {
-    optimizer_->ComputeNorms(context_);
+    optimizer_->ComputeNorms(context_, step);
     optimizer_->Step(context_, step, scale);
   }
   std::map<std::string, ReferenceOptimizer::Tensor2d> Snapshot() {
@@ -147,7 +148,7 @@ TEST(Optimizer, GroupsAreClippedOnTheirOwn) {
   const auto snapshot = fixture.Snapshot();
   fixture.Step(0, 1.0);
   // Adam's first moment is (1 - beta1) g when its group is not clipped, whatever MuonH's norm is.
-  for (const OptimizerState& state : fixture.optimizer().state()) {
+  for (const NamedState& state : fixture.optimizer().state()) {
     if (state.name != "adam.m/gain") continue;
     for (int64_t i = 0; i < 12; ++i) {
       const double expected = 0.1 * snapshot.at("gain").gradient[static_cast<size_t>(i)];

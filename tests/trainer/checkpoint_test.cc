@@ -45,7 +45,7 @@ struct Model {
   }
   Memory memory;
   ParameterSet parameters;
-  std::vector<OptimizerState> state;
+  std::vector<NamedState> state;
 };
 
 bool Equal(const Tensor& a, const Tensor& b) {

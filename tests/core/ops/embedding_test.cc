@@ -123,5 +123,79 @@ TEST(Embedding, NoTokensChangeNothing) {
   EXPECT_TRUE(table.SameBits(before));
 }
 
+// Ids of the harness with every third position naming no row.
+void FillWithGaps(Buffer& ids, int64_t rows) {
+  FillIds(ids, 10, rows);
+  for (int64_t t = 0; t < ids.tensor().elements(); t += 3)
+    ids.tensor().data<uint32_t>()[t] = kNoRow;
+}
+
+TEST(Embedding, PositionsWithoutRowGiveZeroAndScaleIsAppliedOnce) {
+  const int64_t tokens = 700, rows = 9, width = 21;
+  Buffer ids(DType::kU32, {tokens}), table(DType::kF32, {rows, width}),
+      y(DType::kF32, {tokens, width});
+  FillWithGaps(ids, rows);
+  FillNormal(table, 2, 1);
+  FillNormal(y, 3, 1);  // what a skipped write would leave
+  const ScratchContext context(0);
+  EmbeddingForward(*context, {ids.tensor(), table.tensor(), y.tensor(), 0.2});
+  const uint32_t* id = ids.tensor().data<uint32_t>();
+  for (int64_t t = 0; t < tokens; ++t) {
+    for (int64_t i = 0; i < width; ++i) {
+      const float expected =
+          id[t] == kNoRow ? 0 : 0.2F * table.tensor().data<float>()[id[t] * width + i];
+      ASSERT_EQ(y.tensor().data<float>()[t * width + i], expected) << t << ", " << i;
+    }
+  }
+}
+
+// A bf16 table's rows come back as they are stored, in f32 and in bf16 alike.
+TEST(Embedding, ReadsBf16Tables) {
+  const int64_t tokens = 300, rows = 9, width = 21;
+  Buffer ids(DType::kU32, {tokens}), table(DType::kBF16, {rows, width}),
+      wide(DType::kF32, {tokens, width}), narrow(DType::kBF16, {tokens, width});
+  FillWithGaps(ids, rows);
+  FillNormal(table, 2, 1);
+  const ScratchContext context(0);
+  EmbeddingForward(*context, {ids.tensor(), table.tensor(), wide.tensor(), 0.5});
+  EmbeddingForward(*context, {ids.tensor(), table.tensor(), narrow.tensor(), 0.5});
+  const uint32_t* id = ids.tensor().data<uint32_t>();
+  for (int64_t t = 0; t < tokens; ++t) {
+    for (int64_t i = 0; i < width; ++i) {
+      const float expected =
+          id[t] == kNoRow
+              ? 0
+              : 0.5F * static_cast<float>(table.tensor().data<bf16>()[id[t] * width + i]);
+      ASSERT_EQ(wide.tensor().data<float>()[t * width + i], expected) << t << ", " << i;
+      ASSERT_EQ(static_cast<float>(narrow.tensor().data<bf16>()[t * width + i]), expected);
+    }
+  }
+}
+
+TEST(Embedding, BackwardSkipsPositionsWithoutRow) {
+  const int64_t tokens = 1300, rows = 9, width = 21;
+  Buffer ids(DType::kU32, {tokens}), dy(DType::kF64, {tokens, width}),
+      dtable(DType::kF64, {rows, width});
+  FillWithGaps(ids, rows);
+  FillNormal(dy, 5, 1);
+  FillNormal(dtable, 6, 1);
+  Buffer expected(dtable);
+  for (int64_t t = 0; t < tokens; ++t) {
+    const uint32_t id = ids.tensor().data<uint32_t>()[t];
+    if (id == kNoRow) continue;
+    for (int64_t i = 0; i < width; ++i) {
+      expected.tensor().data<double>()[id * width + i] +=
+          0.25 * dy.tensor().data<double>()[t * width + i];  // a power of two: exact
+    }
+  }
+  const ScratchContext context(EmbeddingBackwardScratch(tokens));
+  EmbeddingBackward(*context, {ids.tensor(), dy.tensor(), dtable.tensor(), 0.25});
+  EXPECT_TRUE(dtable.SameBits(expected));
+  // Nothing but gaps.
+  std::fill_n(ids.tensor().data<uint32_t>(), tokens, kNoRow);
+  EmbeddingBackward(*context, {ids.tensor(), dy.tensor(), dtable.tensor(), 0.25});
+  EXPECT_TRUE(dtable.SameBits(expected));
+}
+
 }  // namespace
 }  // namespace overtok
