@@ -11,11 +11,12 @@ namespace {
 
 constexpr int64_t kRowMultiple = 64;
 
-// Rows of `classes` logits in a tile of `elements`: a multiple of 64, at least that, at most
-// `tokens`.
+// Rows of `classes` logits in a tile of `elements`: all tokens if they fit; else a multiple of 64,
+// at least that.
 int64_t TileRows(int64_t tokens, int64_t classes, int64_t elements) {
-  const int64_t rows = elements / classes / kRowMultiple * kRowMultiple;
-  return std::min(tokens, std::max(rows, kRowMultiple));
+  const int64_t fit = elements / classes;
+  return fit >= tokens ? tokens
+                       : std::min(tokens, std::max(fit / kRowMultiple, int64_t{1}) * kRowMultiple);
 }
 
 }  // namespace

@@ -1,6 +1,6 @@
 // The tiled head against a dense one in double: losses, dh, dW, over several tiles whose border
-// does not divide the tokens; weights of zero; the z-loss; accumulation; confident logits. Ids
-// above 65,535 are targets.
+// does not divide the tokens; weights of zero; z-loss, bias, focal loss; accumulation; confident
+// logits; fewer classes than the tile was made for. Ids above 65,535 are targets.
 #include "losses/linear_cross_entropy.h"
 
 #include <gtest/gtest.h>
@@ -10,120 +10,25 @@
 #include <vector>
 
 #include "core/memory.h"
+#include "tests/losses/head_reference.h"
 
 namespace overtok {
 namespace {
 
-struct Problem {
-  int64_t tokens, hidden, classes;
-  std::vector<float> h, w, weight, gradient_weight;
-  std::vector<uint32_t> targets;
+using testing::ComputeDense;
+using testing::DenseHead;
+using testing::Distance;
+using testing::HeadOptions;
+using testing::HeadOutcome;
+using testing::HeadProblem;
 
-  Problem(int64_t t, int64_t d, int64_t v, float scale) : tokens(t), hidden(d), classes(v) {
-    std::mt19937 generator(1);
-    std::normal_distribution<float> normal(0, 1);
-    h.resize(static_cast<size_t>(t * d));
-    w.resize(static_cast<size_t>(v * d));
-    for (float& x : h) x = normal(generator) * scale;
-    for (float& x : w) x = normal(generator);
-    for (int64_t i = 0; i < t; ++i) {
-      // The last class and the first are targets too.
-      const auto any = static_cast<uint32_t>(generator() % static_cast<uint64_t>(v));
-      targets.push_back(i == 0 ? static_cast<uint32_t>(v - 1) : i == 1 ? 0U : any);
-      weight.push_back(i % 5 == 3 ? 0.0F : 1.0F);
-    }
-    double sum = 0;
-    for (const float x : weight) sum += x;
-    for (const float x : weight) gradient_weight.push_back(static_cast<float>(x / sum));
-  }
-};
-
-struct Dense {
-  double loss = 0, lse_squared = 0, weight = 0;
-  std::vector<double> token_loss, dh, dw;
-};
-
-Dense ComputeDense(const Problem& p, double z_loss) {
-  Dense out;
-  const auto d = static_cast<size_t>(p.hidden);
-  const auto v = static_cast<size_t>(p.classes);
-  out.dh.assign(p.h.size(), 0);
-  out.dw.assign(p.w.size(), 0);
-  std::vector<double> z(v);
-  for (size_t t = 0; t < static_cast<size_t>(p.tokens); ++t) {
-    double top = -INFINITY;
-    for (size_t c = 0; c < v; ++c) {
-      z[c] = 0;
-      for (size_t i = 0; i < d; ++i) z[c] += static_cast<double>(p.h[t * d + i]) * p.w[c * d + i];
-      top = std::max(top, z[c]);
-    }
-    double sum = 0;
-    for (size_t c = 0; c < v; ++c) sum += std::exp(z[c] - top);
-    const double lse = top + std::log(sum);
-    out.token_loss.push_back(lse - z[p.targets[t]]);
-    out.loss += p.weight[t] * out.token_loss.back();
-    out.lse_squared += p.weight[t] * lse * lse;
-    out.weight += p.weight[t];
-    if (p.gradient_weight[t] == 0) continue;
-    for (size_t c = 0; c < v; ++c) {
-      const double q = std::exp(z[c] - lse);
-      const double g =
-          p.gradient_weight[t] * (q - (c == p.targets[t] ? 1 : 0) + 2 * z_loss * lse * q);
-      for (size_t i = 0; i < d; ++i) {
-        out.dh[t * d + i] += g * p.w[c * d + i];
-        out.dw[c * d + i] += g * p.h[t * d + i];
-      }
-    }
-  }
-  return out;
+HeadOutcome RunTiled(HeadProblem& p, const HeadOptions& options, bool accumulate, bool gradients) {
+  return testing::RunTiled(p, options, accumulate, gradients, p.classes);
 }
 
-double Distance(const std::vector<float>& a, const std::vector<double>& b) {
-  double difference = 0, norm = 0;
-  for (size_t i = 0; i < b.size(); ++i) {
-    difference += (a[i] - b[i]) * (a[i] - b[i]);
-    norm += b[i] * b[i];
-  }
-  return std::sqrt(difference / norm);
-}
-
-struct Outcome {
-  LossSums sums;
-  std::vector<float> token_loss, dh, dw;
-  int64_t tile_rows = 0;
-};
-
-Outcome RunTiled(Problem& p, double z_loss, bool accumulate, bool gradients) {
-  Memory memory(Memory::Mode::kReal);
-  Context context = CpuContext();
-  LinearCrossEntropy head(&memory, p.tokens, p.hidden, p.classes, DType::kF32,
-                          /*tile_bytes=*/1 << 20);
-  memory.Commit(&context);
-  Outcome out;
-  out.tile_rows = head.tile_rows(p.classes);
-  out.dh.assign(p.h.size(), NAN);
-  out.dw.assign(p.w.size(), accumulate ? 0.5F : NAN);
-  LinearCrossEntropyArgs args;
-  args.hidden = Tensor(p.h.data(), {p.tokens, p.hidden});
-  args.weight = Tensor(p.w.data(), {p.classes, p.hidden});
-  args.targets = Tensor(p.targets.data(), {p.tokens});
-  args.loss_weight = Tensor(p.weight.data(), {p.tokens});
-  if (gradients) {
-    args.gradient_weight = Tensor(p.gradient_weight.data(), {p.tokens});
-    args.d_hidden = Tensor(out.dh.data(), {p.tokens, p.hidden});
-    args.d_weight = Tensor(out.dw.data(), {p.classes, p.hidden});
-    args.accumulate_d_weight = accumulate;
-    args.z_loss = z_loss;
-  }
-  out.sums = head.Run(context, args);
-  const float* losses = head.token_losses().data<float>();
-  out.token_loss.assign(losses, losses + p.tokens);
-  return out;
-}
-
-void Compare(Problem p, double z_loss) {
-  const Dense dense = ComputeDense(p, z_loss);
-  const Outcome tiled = RunTiled(p, z_loss, false, true);
+void Compare(HeadProblem p, const HeadOptions& options, int64_t most) {
+  const DenseHead dense = ComputeDense(p, options);
+  const HeadOutcome tiled = testing::RunTiled(p, options, false, true, most);
   // Sums of at most 5 products of fp32 numbers, then an fp32 log-sum-exp: relative errors of a few
   // 1e-7.
   EXPECT_TRUE(std::abs(tiled.sums.loss / dense.loss - 1) <= 2e-6);
@@ -139,41 +44,91 @@ void Compare(Problem p, double z_loss) {
   }
 }
 
-TEST(LinearCrossEntropy, SeveralTilesAgreeWithDense) {
-  Problem p(150, 3, 70'001, 1.0F);
-  EXPECT_LT(RunTiled(p, 0, false, false).tile_rows, 150);  // else this is no test of tiles
-  Compare(p, 0);
+void Compare(const HeadProblem& p, const HeadOptions& options) { Compare(p, options, p.classes); }
+
+std::vector<float> RandomBias(int64_t classes) {
+  std::mt19937 generator(3);
+  std::normal_distribution<float> normal(0, 2);
+  std::vector<float> bias(static_cast<size_t>(classes));
+  for (float& x : bias) x = normal(generator);
+  return bias;
 }
-TEST(LinearCrossEntropy, OneTileAgreesWithDense) { Compare(Problem(37, 5, 101, 1.0F), 0); }
-TEST(LinearCrossEntropy, ZLossAgreesWithDense) { Compare(Problem(37, 5, 101, 1.0F), 1e-2); }
-TEST(LinearCrossEntropy, ConfidentLogitsAgreeWithDense) { Compare(Problem(37, 5, 101, 40.0F), 0); }
+
+TEST(LinearCrossEntropy, SeveralTilesAgreeWithDense) {
+  HeadProblem p(150, 3, 70'001, 1.0F);
+  EXPECT_LT(RunTiled(p, {}, false, false).tile_rows, 150);  // else this is no test of tiles
+  Compare(p, {});
+}
+TEST(LinearCrossEntropy, OneTileAgreesWithDense) { Compare(HeadProblem(37, 5, 101, 1.0F), {}); }
+TEST(LinearCrossEntropy, ZLossAgreesWithDense) {
+  Compare(HeadProblem(37, 5, 101, 1.0F), {.z_loss = 1e-2});
+}
+TEST(LinearCrossEntropy, ConfidentLogitsAgreeWithDense) {
+  Compare(HeadProblem(37, 5, 101, 40.0F), {});
+}
+TEST(LinearCrossEntropy, BiasAgreesWithDense) {
+  Compare(HeadProblem(37, 5, 101, 1.0F), {.bias = RandomBias(101)});
+  Compare(HeadProblem(150, 3, 4'001, 1.0F), {.bias = RandomBias(4'001)});
+}
+TEST(LinearCrossEntropy, FocalLossAgreesWithDense) {
+  for (const double gamma : {0.5, 1.0, 2.0}) {
+    Compare(HeadProblem(37, 5, 101, 1.0F), {.focal_gamma = gamma});
+    Compare(HeadProblem(37, 5, 101, 1.0F),
+            {.z_loss = 1e-2, .focal_gamma = gamma, .bias = RandomBias(101)});
+  }
+}
+
+TEST(LinearCrossEntropy, FewerClassesUseTheSameTileForMoreRows) {
+  Memory memory(Memory::Mode::kDry);
+  const LinearCrossEntropy head(&memory, 10'000, 8, 4'096, DType::kBF16, 1 << 21);
+  EXPECT_EQ(head.tile_rows(4'096), 128);
+  EXPECT_EQ(head.tile_rows(1'024), 512);
+  EXPECT_EQ(head.tile_rows(1'000), 512);  // 524 hold
+  EXPECT_EQ(head.tile_rows(7), 10'000);
+  // f32 and bf16 logits of one tile, two fp32 numbers a token, three sums.
+  EXPECT_EQ(memory.total(), 128 * 4'096 * (4 + 2) + 10'000 * 8 + 24);
+  // Three tiles of 64 rows for 70,001 classes; one of 150 for 9 classes.
+  for (const int64_t classes : {9, 777, 5'000})
+    Compare(HeadProblem(150, 3, classes, 1.0F), {}, 70'001);
+}
+
+TEST(LinearCrossEntropy, AShortMicroBatchTakesNoMoreThanItNeeds) {
+  for (const int64_t tokens : {1, 37, 100}) {
+    Memory memory(Memory::Mode::kDry);
+    const LinearCrossEntropy head(&memory, tokens, 8, 50, DType::kF32);
+    EXPECT_EQ(memory.bytes(Purpose::kHead), tokens * 50 * 4 + tokens * 8 + 24);
+    for (const int64_t classes : {1, 3, 49, 50}) EXPECT_EQ(head.tile_rows(classes), tokens);
+  }
+}
 
 TEST(LinearCrossEntropy, AccumulationAddsToWhatIsThere) {
-  Problem p(37, 5, 101, 1.0F);
-  const Outcome fresh = RunTiled(p, 0, false, true);
-  const Outcome added = RunTiled(p, 0, true, true);
+  HeadProblem p(37, 5, 101, 1.0F);
+  const HeadOutcome fresh = RunTiled(p, {}, false, true);
+  const HeadOutcome added = RunTiled(p, {}, true, true);
   for (size_t i = 0; i < fresh.dw.size(); ++i) {
     ASSERT_TRUE(std::abs(added.dw[i] - (fresh.dw[i] + 0.5F)) <= 1e-7F) << i;
   }
 }
 
 TEST(LinearCrossEntropy, EvaluationGivesTheSameLosses) {
-  Problem p(150, 3, 70'001, 1.0F);
-  const Outcome trained = RunTiled(p, 0, false, true);
-  const Outcome evaluated = RunTiled(p, 0, false, false);
+  HeadProblem p(150, 3, 70'001, 1.0F);
+  const HeadOutcome trained = RunTiled(p, {}, false, true);
+  const HeadOutcome evaluated = RunTiled(p, {}, false, false);
   EXPECT_EQ(trained.token_loss, evaluated.token_loss);
   EXPECT_EQ(trained.sums.loss, evaluated.sums.loss);
 }
 
 TEST(LinearCrossEntropy, AllTargetsIgnored) {
-  Problem p(37, 5, 101, 1.0F);
+  HeadProblem p(37, 5, 101, 1.0F);
   std::fill(p.weight.begin(), p.weight.end(), 0.0F);
   std::fill(p.gradient_weight.begin(), p.gradient_weight.end(), 0.0F);
-  const Outcome out = RunTiled(p, 1e-2, false, true);
-  EXPECT_EQ(out.sums.loss, 0);
-  EXPECT_EQ(out.sums.weight, 0);
-  for (const float x : out.dh) ASSERT_EQ(x, 0);
-  for (const float x : out.dw) ASSERT_EQ(x, 0);
+  for (const double gamma : {0.0, 1.0}) {
+    const HeadOutcome out = RunTiled(p, {.z_loss = 1e-2, .focal_gamma = gamma}, false, true);
+    EXPECT_EQ(out.sums.loss, 0);
+    EXPECT_EQ(out.sums.weight, 0);
+    for (const float x : out.dh) ASSERT_EQ(x, 0);
+    for (const float x : out.dw) ASSERT_EQ(x, 0);
+  }
 }
 
 }  // namespace
