@@ -59,6 +59,12 @@ struct EvalConfig {
   int64_t every_steps = 0;  // evaluate after every so many steps; 0: only at the end
   bool at_start = false;    // and before the first step
   Tail tail = Tail::kDrop;  // kKeep: the part of a set that fills no window is scored as well
+  // Score the current weights a second time, with log of every class's probability of being a
+  // candidate added to its logit, under a name of its own; while candidates are sampled only.
+  bool inclusion_adjusted = false;
+  // Evaluate also this many steps after (negative: before) the first step of every pass over the
+  // data but the first.
+  std::vector<int64_t> pass_offsets;
 
   bool enabled() const { return paloma.has_value() || !held_out.empty(); }
 };
@@ -83,6 +89,9 @@ struct Config {
   EvalConfig eval;
   CheckpointConfig checkpoint;
   ParallelConfig parallel;
+  // optimizer.tables.freeze_after_passes, until it has become optimizer.tables.freeze_step: at the
+  // latest in ResolveHorizon, because the length of a pass may need the corpus. 0 afterwards.
+  double freeze_after_passes = 0;
 
   int64_t tokens_per_step() const { return train.batch_sequences * data.sequence_length; }
 };

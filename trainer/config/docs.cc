@@ -17,12 +17,20 @@ This page is written by `overtok config docs` from the same table that reads con
 A configuration is one YAML document. `base:` names a file or a list of files that it builds on, by
 paths relative to the file that names them; of several, later ones lie over earlier ones. Mappings
 merge, everything else replaces, and `null` in the place of a section removes what was inherited
-there. `key.path=value` on the command line lies over the files; the value is any YAML, lists
+there. `--arm FILE`, as often as needed, lays further files over the configuration (`configs/arms`
+has the methods, which fit every recipe): the same as a `base:` list that ends with them.
+`key.path=value` on the command line lies over the files; the value is any YAML, lists
 `[a, b]` and mappings `{a: 1}` included, and of two values for one key the later one holds.
 
-Keys that exclude each other (the horizons; `data.passes` and `data.unique_tokens`) replace each
-other across layers: `train.tokens=1B` on the command line takes the place of `train.steps` in a
-file. Inside one layer, two of them are an error.
+Four sections may be `null`, which is their default and turns off what they describe:
+`model.ngram_embedding`, `model.second_token_head`, `model.ngram_head` and `loss.sampled_softmax`.
+A mapping turns one on, also an empty one (`{}`: every key has its default), and a later `null`
+turns it off again. A key of such a section given by its full name on the command line turns it on.
+
+Keys that exclude each other (the horizons; `data.passes` and `data.unique_tokens`;
+`optimizer.tables.freeze_after_passes` and `freeze_step`) replace each other across layers:
+`train.tokens=1B` on the command line takes the place of `train.steps` in a file. Inside one layer,
+two of them are an error.
 
 Paths under `data`, `eval` and `checkpoint` are relative to the working directory.
 
@@ -35,6 +43,11 @@ key, value and what was expected, and all mistakes are reported at once.
 An option that can have no effect is an error when it stands in the same file as what disables it,
 or on the command line, and also in the configuration's own file when nothing anywhere enables it.
 Inherited from a base, it is silently inactive.
+
+Some settings are valid and probably not meant; `overtok train` and `overtok plan` warn of them: a
+last stage that ends at 1, so that the full softmax is never trained; another pass over the data
+that begins within 3 % of the run's steps from the end of a stage; more parameters in the input
+tables than tokens in the data that a run repeats.
 
 ## Values
 
@@ -62,7 +75,8 @@ Exactly one of four keys states it, and the number of steps is rounded down:
 | `train.passes_over_data` | passes * windows / batch_sequences; known once the corpus is open |
 | `train.tokens_per_parameter` | ratio * parameters / (batch_sequences * sequence_length) |
 
-Parameters are all of the model's: token embedding, matrices, norm gains and head. A published
+Parameters are token embedding, matrices, norm gains and head. Hashed tables, their projections and
+further heads do not count, so that a run with a method is as long as its baseline. A published
 budget in tokens per *nominal* parameter (20 for each of "130M") is therefore better given as
 `train.tokens`.
 
@@ -89,6 +103,22 @@ S tokens in a window:
 - The causal count is 3 * tokens * (2 N + L * (S + 1) / 2 * (4 H D + 3 H) + 2 d V): a position
   attends to itself and what precedes it.
 
+Both are counts of the baseline and stay what they are whatever the methods add or save; 6ND does so
+too. `overtok plan` also prints what a run with its methods computes, on top of the causal count:
+
+- sampled softmax: 2 d P instead of 2 d V in a stage of P candidates, averaged over the run's steps;
+- input tables: 2 d w for each table, w its width. Reading the rows costs no operations;
+- second token head: 2 d d, and its logits as the main head's, sampled or not;
+- n-gram heads: 2 d d + 2 d w + 2 w C each, C = min(classes, block_sequences * S) candidates.
+
+## Passes and freezing
+
+A pass is the order of the data once: the batches that `data.passes` or `data.unique_tokens` keep,
+or else windows / batch_sequences batches. Pass p (from 0) begins at step ceil(p * batches of a
+pass); it is the first step all of whose windows belong to it. `freeze_after_passes: p` freezes the
+input tables from there on. It becomes `freeze_step` when the configuration is loaded, or once the
+corpus is open where only the corpus says how long a pass is.
+
 ## Keys
 
 )";
@@ -100,8 +130,10 @@ constexpr struct {
     {"model", "Shape of the model."},
     {"loss", "The training loss. Evaluation always uses the plain cross-entropy."},
     {"optimizer",
-     "Parameters belong to three groups: muonh (matrices of the blocks), adamh (lm_head) and adam "
-     "(token embedding, norm gains). There is no weight decay."},
+     "Parameters belong to three groups: muonh (matrices of the blocks, projections), adamh (heads "
+     "over the vocabulary) and adam (token embedding, norm gains, hashed tables). There is no "
+     "weight "
+     "decay."},
     {"data", "What is read, and in which order."},
     {"train", "Length, batch and machine."},
     {"eval", "Evaluation inside the run and by `overtok eval`."},
@@ -117,8 +149,15 @@ std::string ConfigurationPage() {
     absl::StrAppend(&page, "### ", section.name, "\n\n", section.text, "\n\n",
                     "| key | value | default | meaning |\n|---|---|---|---|\n");
     const std::string prefix = absl::StrCat(section.name, ".");
+    const OptionalSection* optional = nullptr;  // the last one that has a row
     for (const Key& key : ConfigKeys()) {
       if (key.name.rfind(prefix, 0) != 0) continue;
+      if (const OptionalSection* of = OptionalSectionOf(key.name);
+          of != nullptr && of != optional) {
+        absl::StrAppend(&page, "| `", of->name,
+                        "` | mapping of the keys below, or null | `null` | ", of->doc, " |\n");
+        optional = of;
+      }
       std::string meaning = key.doc;
       if (key.takes_auto) absl::StrAppend(&meaning, " auto: ", key.auto_doc, ".");
       const std::string type = absl::StrReplaceAll(key.type, {{"|", "\\|"}});

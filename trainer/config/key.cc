@@ -8,99 +8,18 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
+#include "trainer/config/key_read.h"
 #include "trainer/config/numbers.h"
 #include "trainer/config/suggest.h"
 
 namespace overtok {
 namespace {
 
-absl::Status Expected(const YamlValue& value, absl::string_view what, absl::string_view hint = "") {
-  return absl::InvalidArgumentError(absl::StrCat(value.Describe(), " is not valid; expected ", what,
-                                                 hint.empty() ? "" : "; ", hint));
-}
-
 // The fields are reached through a non-const reference; writing only reads them.
 template <class T>
 const T& Get(Field<T> field, const Config& config) {
   return field(const_cast<Config&>(config));
 }
-
-bool IsBooleanWord(absl::string_view text) {
-  const std::string lower = absl::AsciiStrToLower(text);
-  return lower == "true" || lower == "false" || lower == "yes" || lower == "no" || lower == "on" ||
-         lower == "off";
-}
-
-std::string NumberHint(const YamlValue& value) {
-  if (value.kind != YamlValue::Kind::kScalar) return "";
-  const absl::string_view text = value.text;
-  if (value.quoted && LooksLikeNumber(text)) return "remove the quotes";
-  if (text.size() > 1 && text[0] == '0' &&
-      absl::ascii_isdigit(static_cast<unsigned char>(text[1]))) {
-    return "a leading 0 would mean octal elsewhere, so remove it";
-  }
-  if (absl::StartsWithIgnoreCase(text, "0x")) return "write it in decimal";
-  return "";
-}
-
-// "whole number", with its bounds where they say something to a person.
-std::string WholeType(int64_t least, int64_t most) {
-  if (least == most) return absl::StrCat("whole number, only ", least);
-  const bool bounded = most < (int64_t{1} << 40);
-  return absl::StrCat("whole number >= ", least, bounded ? absl::StrCat(" and <= ", most) : "");
-}
-
-absl::Status ReadWhole(const YamlValue& value, int64_t least, int64_t most, int64_t* out) {
-  const std::string type = absl::StrCat("a ", WholeType(least, most));
-  if (value.kind != YamlValue::Kind::kScalar || value.quoted) {
-    return Expected(value, type, NumberHint(value));
-  }
-  const std::optional<int64_t> number = ParseWhole(value.text);
-  if (!number) {
-    const std::string hint = NumberHint(value);
-    return Expected(value, type, hint.empty() ? "4096, 4_096, 1e9 and 10B are such numbers" : hint);
-  }
-  if (*number < least || *number > most) return Expected(value, type);
-  *out = *number;
-  return absl::OkStatus();
-}
-
-std::string RealType(Range range) {
-  std::string type = "number";
-  if (std::isfinite(range.least)) {
-    absl::StrAppend(&type, range.above ? " > " : " >= ", FormatReal(range.least));
-  }
-  if (std::isfinite(range.most)) {
-    absl::StrAppend(&type, std::isfinite(range.least) ? " and" : "",
-                    " <= ", FormatReal(range.most));
-  }
-  return type;
-}
-
-absl::Status ReadReal(const YamlValue& value, Range range, double* out) {
-  const std::string type = absl::StrCat("a ", RealType(range));
-  if (value.kind != YamlValue::Kind::kScalar || value.quoted) {
-    return Expected(value, type, NumberHint(value));
-  }
-  const std::optional<double> number = ParseReal(value.text);
-  if (!number) return Expected(value, type, NumberHint(value));
-  const bool low = range.above ? *number <= range.least : *number < range.least;
-  if (low || *number > range.most) return Expected(value, type);
-  *out = *number;
-  return absl::OkStatus();
-}
-
-absl::Status ReadText(const YamlValue& value, absl::string_view what, std::string* out) {
-  if (value.kind != YamlValue::Kind::kScalar) return Expected(value, what);
-  if (!value.quoted && (LooksLikeNumber(value.text) || IsBooleanWord(value.text))) {
-    return Expected(value, what, "put it in quotes if it is meant as a text");
-  }
-  if (value.text.empty()) return Expected(value, what, "write null for none");
-  *out = value.text;
-  return absl::OkStatus();
-}
-
-bool IsNull(const YamlValue& value) { return value.kind == YamlValue::Kind::kNull; }
 
 Key NewKey(std::string name, std::string type, std::string initial, std::string doc) {
   Key key;
@@ -112,6 +31,15 @@ Key NewKey(std::string name, std::string type, std::string initial, std::string 
 }
 
 }  // namespace
+
+Key Key::WithHint(std::string hint) && {
+  read = [inner = std::move(read), hint = std::move(hint)](const YamlValue& value, Config* config) {
+    const absl::Status status = inner(value, config);
+    if (status.ok()) return status;
+    return absl::InvalidArgumentError(absl::StrCat(status.message(), "; ", hint));
+  };
+  return std::move(*this);
+}
 
 Key Key::OrAuto(std::string meaning) && {
   takes_auto = true;

@@ -33,16 +33,20 @@ struct Key {
 
   // The key accepts `auto` (resolve.cc replaces it), which becomes what `meaning` says.
   Key OrAuto(std::string meaning) &&;
+  // What to do instead, at the end of every error about the value.
+  Key WithHint(std::string hint) &&;
 };
 
 template <class T>
 using Field = T& (*)(Config&);
 
-// Numbers between `least` and `most`, both allowed unless `above` says that `least` is not.
+// Numbers between `least` and `most`; both are allowed unless `above` says that `least` is not and
+// `below` that `most` is not.
 struct Range {
   double least = -std::numeric_limits<double>::infinity();
   double most = std::numeric_limits<double>::infinity();
   bool above = false;
+  bool below = false;
 };
 
 Key WholeKey(std::string name, Field<int64_t> field, int64_t least, int64_t most,
@@ -61,6 +65,16 @@ Key OptionalTextKey(std::string name, Field<std::optional<std::string>> field, s
 // A text or a list of texts.
 Key TextsKey(std::string name, Field<std::vector<std::string>> field, std::string doc);
 Key CoefficientsKey(std::string name, Field<std::array<double, 3>> field, std::string doc);
+// A list of whole numbers, each at least `least`, possibly empty.
+Key WholesKey(std::string name, Field<std::vector<int64_t>> field, int64_t least,
+              std::string initial, std::string doc);
+// One of a few lists of whole numbers.
+Key WholesChoiceKey(std::string name, Field<std::vector<int64_t>> field,
+                    std::vector<std::vector<int64_t>> choices, std::string initial,
+                    std::string doc);
+// A list of {until, candidates}, `until` ascending.
+Key StagesKey(std::string name, Field<std::vector<SampledStage>> field, std::string initial,
+              std::string doc);
 // One of the four horizons; null where another one is given.
 Key HorizonKey(std::string name, Horizon::Kind kind, bool whole, std::string doc);
 

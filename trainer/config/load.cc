@@ -9,6 +9,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "core/io/files.h"
+#include "trainer/config/numbers.h"
 #include "trainer/config/resolve.h"
 #include "trainer/config/schema.h"
 #include "trainer/config/suggest.h"
@@ -38,16 +39,21 @@ void Erase(absl::string_view path, YamlValue* tree) {
                  children.end());
 }
 
-bool HasValue(const YamlValue& tree, const std::string& key) {
+// The key has another value than null and the one that means "not used".
+bool HasValue(const YamlValue& tree, const std::string& key, const std::string& none) {
   const YamlValue* value = tree.At(key);
-  return value != nullptr && value->kind != YamlValue::Kind::kNull;
+  if (value == nullptr || value->kind == YamlValue::Kind::kNull) return false;
+  if (value->kind != YamlValue::Kind::kScalar || value->quoted) return true;
+  const std::optional<double> number = ParseReal(value->text);
+  return !number.has_value() || number != ParseReal(none);
 }
 
 // Of keys that exclude each other, those that an upper layer gives replace those below it.
 void EraseExcluded(const YamlValue& layer, YamlValue* below) {
   for (const ExclusiveKeys& group : ConfigExclusiveKeys()) {
-    const bool decides = std::any_of(group.keys.begin(), group.keys.end(),
-                                     [&](const std::string& key) { return HasValue(layer, key); });
+    const bool decides =
+        std::any_of(group.keys.begin(), group.keys.end(),
+                    [&](const std::string& key) { return HasValue(layer, key, group.none); });
     if (!decides) continue;
     for (const std::string& key : group.keys) Erase(key, below);
   }
@@ -135,6 +141,8 @@ class Reader {
       const std::string name = path.empty() ? child.key : absl::StrCat(path, ".", child.key);
       if (FindKey(name) != nullptr) {
         values_[name] = &child;
+      } else if (FindOptionalSection(name) != nullptr) {
+        WalkOptional(child, name);
       } else if (!IsSection(name)) {
         Unknown(child, name);
       } else if (child.kind == YamlValue::Kind::kMap) {
@@ -147,7 +155,14 @@ class Reader {
   }
 
   void ReadKeys(const std::string& file, LoadedConfig* loaded) {
+    for (const OptionalSection& section : ConfigOptionalSections()) {
+      const auto found = sections_.find(section.name);
+      if (found == sections_.end()) continue;
+      loaded->origins[section.name] = found->second->origin;
+      section.set(loaded->config, found->second->kind == YamlValue::Kind::kMap);
+    }
     for (const Key& key : ConfigKeys()) {
+      if (IsOff(key.name, loaded->config)) continue;
       const auto found = values_.find(key.name);
       if (found == values_.end()) {
         if (key.initial.empty()) {
@@ -188,6 +203,18 @@ class Reader {
   std::vector<std::string>& errors() { return errors_; }
 
  private:
+  void WalkOptional(const YamlValue& section, const std::string& name) {
+    sections_[name] = &section;
+    if (section.kind == YamlValue::Kind::kMap) {
+      Walk(section, name);
+    } else if (section.kind != YamlValue::Kind::kNull) {
+      errors_.push_back(absl::StrCat(section.origin.ToString(), ": ", name, ": ",
+                                     section.Describe(),
+                                     " is not valid; expected a mapping of its keys ({} for the "
+                                     "defaults), or null to switch it off"));
+    }
+  }
+
   void Unknown(const YamlValue& value, const std::string& name) {
     // A misspelt section is reported at its keys, because those say more about what was meant.
     if (value.kind == YamlValue::Kind::kMap && !value.children.empty() &&
@@ -202,6 +229,7 @@ class Reader {
   }
 
   std::map<std::string, const YamlValue*> values_;
+  std::map<std::string, const YamlValue*> sections_;  // optional ones that were given
   std::set<std::string> autos_;
   std::vector<std::string> errors_;
 };
@@ -230,10 +258,15 @@ std::string LoadedConfig::Where(absl::string_view key) const {
 }
 
 absl::StatusOr<LoadedConfig> LoadConfig(absl::string_view path,
-                                        const std::vector<std::string>& overrides) {
+                                        const std::vector<std::string>& overrides,
+                                        const std::vector<std::string>& arms) {
   const std::string file(path);
   std::vector<std::string> stack;
   OT_ASSIGN_OR_RETURN(YamlValue tree, LoadFile(file, &stack));
+  for (const std::string& arm : arms) {
+    OT_ASSIGN_OR_RETURN(YamlValue layer, LoadFile(arm, &stack));
+    LayOver(std::move(layer), &tree);
+  }
   OT_RETURN_IF_ERROR(LayOverrides(overrides, &tree));
   return Interpret(tree, file);
 }
@@ -252,11 +285,8 @@ absl::StatusOr<LoadedConfig> LoadConfigText(absl::string_view text, absl::string
 std::string ResolvedYaml(const Config& config) {
   std::string out;
   std::vector<std::string> open;  // sections that are open, outermost first
-  for (const Key& key : ConfigKeys()) {
-    const bool horizon = absl::StartsWith(key.name, "train.") && key.initial == "null";
-    const std::string value = key.write(config);
-    if (FindInactive(key.name, config) != nullptr || (horizon && value == "null")) continue;
-    const std::vector<std::string> parts = absl::StrSplit(key.name, '.');
+  const auto write = [&](absl::string_view name, absl::string_view value) {
+    const std::vector<std::string> parts = absl::StrSplit(name, '.');
     size_t shared = 0;
     while (shared < open.size() && shared + 1 < parts.size() && open[shared] == parts[shared]) {
       ++shared;
@@ -270,6 +300,19 @@ std::string ResolvedYaml(const Config& config) {
       }
     }
     absl::StrAppend(&out, " ", value, "\n");
+  };
+  const OptionalSection* off = nullptr;  // the last one written as null
+  for (const Key& key : ConfigKeys()) {
+    if (IsOff(key.name, config)) {
+      const OptionalSection* section = OptionalSectionOf(key.name);
+      if (section != off) write(section->name, "null");
+      off = section;
+      continue;
+    }
+    const bool horizon = absl::StartsWith(key.name, "train.") && key.initial == "null";
+    const std::string value = key.write(config);
+    if (FindInactive(key.name, config) != nullptr || (horizon && value == "null")) continue;
+    write(key.name, value);
   }
   return out;
 }

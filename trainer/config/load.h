@@ -16,26 +16,32 @@ namespace overtok {
 
 struct LoadedConfig {
   Config config;
-  std::map<std::string, Origin> origins;  // of every key that was given
+  std::map<std::string, Origin> origins;  // of every key and optional section that was given
+  // What is valid and yet probably not meant; programs that run a configuration print them.
+  std::vector<std::string> warnings;
 
   // "configs/a.yaml:12: optimizer.lr": how errors about a value start.
   std::string Where(absl::string_view key) const;
 };
 
 // Reads `path` and what its `base:` names (a file or a list of files, later ones over earlier ones,
-// all relative to the file that names them), lays the overrides ("key.path=value", later ones over
-// earlier ones) over it, and checks the whole. Errors list every mistake found, one a line, each
-// with its place, key, value, what was expected, and what to do.
+// all relative to the file that names them), lays the files `arms` over it in their order and the
+// overrides ("key.path=value", later ones over earlier ones) over that, and checks the whole.
+// Errors list every mistake found, one a line, each with its place, key, value, what was expected,
+// and what to do.
 absl::StatusOr<LoadedConfig> LoadConfig(absl::string_view path,
-                                        const std::vector<std::string>& overrides);
+                                        const std::vector<std::string>& overrides,
+                                        const std::vector<std::string>& arms = {});
 
 // The same for YAML text (of a checkpoint or a trace); `name` stands for the file in errors.
 absl::StatusOr<LoadedConfig> LoadConfigText(absl::string_view text, absl::string_view name,
                                             const std::vector<std::string>& overrides = {});
 
-// Second stage, once the corpus is open: sets train.steps where the horizon is passes_over_data,
-// and checks that the corpus has a window at all and as many as data.passes or data.unique_tokens
-// keep. `windows`: windows of data.sequence_length in the corpus. Doing it twice changes nothing.
+// Second stage, once the corpus is open: sets train.steps where the horizon is passes_over_data and
+// optimizer.tables.freeze_step where it was given in passes, adds the warnings that take the corpus
+// to know, and checks that the corpus has a window at all and as many as data.passes or
+// data.unique_tokens keep. `windows`: windows of data.sequence_length in the corpus. Doing it twice
+// changes nothing.
 absl::Status ResolveHorizon(int64_t windows, LoadedConfig* loaded);
 
 // The configuration as YAML with every default and every `auto` written out; keys without effect

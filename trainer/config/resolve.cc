@@ -6,6 +6,7 @@
 #include "absl/strings/str_join.h"
 #include "core/check.h"
 #include "trainer/config/derived.h"
+#include "trainer/config/method_rules.h"
 #include "trainer/config/numbers.h"
 #include "trainer/config/schema.h"
 
@@ -26,9 +27,9 @@ class Checker {
 
   bool Given(const std::string& key) const { return loaded_.origins.count(key) > 0; }
 
-  // A key that was given something other than null.
-  bool Set(const std::string& key) const {
-    return Given(key) && FindKey(key)->write(config_) != "null";
+  // A key that was given something other than null, or than what else means that it is not used.
+  bool Set(const std::string& key, absl::string_view none = "null") const {
+    return Given(key) && FindKey(key)->write(config_) != none;
   }
 
   void CheckExclusive(const std::set<std::string>& horizons) {
@@ -36,7 +37,7 @@ class Checker {
       std::vector<std::string> found;
       for (const std::string& key : group.keys) {
         // Of the horizons only the last one read is in the config; the caller knows all.
-        if (group.required ? horizons.count(key) > 0 : Set(key)) found.push_back(key);
+        if (group.required ? horizons.count(key) > 0 : Set(key, group.none)) found.push_back(key);
       }
       if (found.size() > 1) {
         std::vector<std::string> places;
@@ -70,6 +71,7 @@ class Checker {
     if (is_auto("optimizer.newton_schulz.precision")) {
       config_.optimizer.newton_schulz.precision = train.precision;
     }
+    ResolveMethodAutos(autos, &loaded_, &errors_);
   }
 
   void CheckShapes() {
@@ -97,11 +99,24 @@ class Checker {
   // command line, which has the last word; also in the configuration's own file when nothing
   // anywhere chose otherwise. Inherited, it is silently inactive.
   void CheckInactive(const std::string& file) {
+    std::set<std::string> autos;
+    std::set<std::string> reported;  // several rules may hold for one key
     for (const InactiveRule& rule : ConfigInactiveRules()) {
       if (!rule.inactive(config_)) continue;
-      if (Set(rule.option)) CheckInactive(rule, file);
-      ReadDefault(rule.option, &config_);
+      const size_t before = errors_.size();
+      if (Set(rule.option) && reported.count(rule.option) == 0) CheckInactive(rule, file);
+      if (errors_.size() > before) reported.insert(rule.option);
     }
+    // Only now, because the value of one key may decide about another.
+    for (const InactiveRule& rule : ConfigInactiveRules()) {
+      if (!rule.inactive(config_)) continue;
+      if (FindKey(rule.option)->initial == "auto") {
+        autos.insert(rule.option);
+      } else {
+        ReadDefault(rule.option, &config_);
+      }
+    }
+    ResolveAutos(autos);
   }
 
   void CheckInactive(const InactiveRule& rule, const std::string& file) {
@@ -119,8 +134,8 @@ class Checker {
     if (!beside && !origin.command_line() && (chosen || origin.file != file)) return;
     const Origin place = chosen ? loaded_.origins.at(disabler) : Origin{};
     Fail(rule.option,
-         absl::StrCat("has no effect with ", disabler, ": ", FindKey(disabler)->write(config_),
-                      " (", place.ToString(), "), because ", rule.why, "; remove it"));
+         absl::StrCat("has no effect with ", disabler, ": ", WriteSetting(disabler, config_), " (",
+                      place.ToString(), "), because ", rule.why, "; remove it"));
   }
 
   // Sets train.steps. `windows`: of the corpus; -1 when not known yet.
@@ -140,7 +155,7 @@ class Checker {
         break;
       case Horizon::Kind::kTokensPerParameter: {
         key = "train.tokens_per_parameter";
-        const auto parameters = static_cast<double>(CountParameters(config_.model).total());
+        const auto parameters = static_cast<double>(CountParameters(config_.model).baseline());
         steps = std::floor(horizon.value * parameters / per_step);
         break;
       }
@@ -230,9 +245,12 @@ void ResolveConfig(const ReadFacts& facts, LoadedConfig* loaded, std::vector<std
   checker.ResolveAutos(facts.autos);
   checker.CheckShapes();
   checker.CheckInactive(facts.file);
+  CheckMethods(*loaded, errors);
   if (!errors->empty()) return;
   checker.ResolveSteps(-1);
   checker.CheckSteps();
+  ResolveFreeze(-1, loaded, errors);
+  if (errors->empty()) WarnOfMethods(-1, loaded);
 }
 
 absl::Status ResolveHorizon(int64_t windows, LoadedConfig* loaded) {
@@ -241,6 +259,8 @@ absl::Status ResolveHorizon(int64_t windows, LoadedConfig* loaded) {
   if (windows >= 1) checker.ResolveSteps(windows);
   if (errors.empty()) checker.CheckWindows(windows);
   if (errors.empty()) checker.CheckSteps();
+  if (errors.empty()) ResolveFreeze(windows, loaded, &errors);
+  if (errors.empty()) WarnOfMethods(windows, loaded);
   if (errors.empty()) return absl::OkStatus();
   return absl::InvalidArgumentError(absl::StrJoin(errors, "\n"));
 }

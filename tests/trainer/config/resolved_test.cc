@@ -25,6 +25,21 @@ const std::vector<std::vector<std::string>>& Variants() {
       {"optimizer.newton_schulz={coefficients: [0.1, -1e-7, 3], precision: bf16}"},
       {"optimizer.lr=0.1", "optimizer.eps=1e-300", "optimizer.adam_lr=0.30000000000000004"},
       {"train.steps=null", "train.tokens=10K", "checkpoint.directory=runs/x"},
+      {"model.ngram_embedding={}"},
+      {"model.ngram_embedding={orders: [2], rows: 1001, splits: 3, width: 5, moduli: prime, "
+       "row_dropout: 0.25, each_pass: rehash}",
+       "optimizer.tables={update: adagrad, second_moment: row, storage: bf16, lr_scale: 7, "
+       "untouched_decay: 0.125, freeze_step: 3}"},
+      {"model.ngram_embedding={}", "optimizer.tables={beta1: 0, freeze_after_passes: 1.5}",
+       "data.passes=2"},
+      {"model.ngram_embedding={}", "optimizer.tables.freeze_after_passes=1.5"},
+      {"model.second_token_head={weight: 0.25}", "loss.focal_gamma=1", "eval.held_out=x",
+       "eval.pass_offsets=[-10, 0, 3]"},
+      {"model.ngram_head={orders: [2, 3], rows: 77, correction: inclusion}",
+       "optimizer.tables.update=sgd"},
+      {"loss.sampled_softmax={stages: [{until: 1e-1, candidates: 20}, {until: 1, candidates: 100}],"
+       " correction: inclusion, negatives: uniform, block_sequences: 2}",
+       "loss.z_loss=1e-4", "eval={paloma: x, inclusion_adjusted: true}"},
   };
   return *variants;
 }
@@ -53,8 +68,13 @@ TEST(Resolved, EveryActiveKeyIsWritten) {
   for (const Key& key : ConfigKeys()) {
     const bool other_horizon = key.name == "train.tokens" || key.name == "train.passes_over_data" ||
                                key.name == "train.tokens_per_parameter";
-    const bool active = FindInactive(key.name, loaded->config) == nullptr && !other_horizon;
+    const bool active = FindInactive(key.name, loaded->config) == nullptr && !other_horizon &&
+                        !IsOff(key.name, loaded->config);
     EXPECT_EQ(tree->At(key.name) != nullptr, active) << key.name;
+  }
+  for (const OptionalSection& section : ConfigOptionalSections()) {
+    ASSERT_NE(tree->At(section.name), nullptr) << section.name;
+    EXPECT_EQ(tree->At(section.name)->kind, YamlValue::Kind::kNull) << section.name;
   }
   EXPECT_EQ(tree->At("train.steps")->text, "20");
   EXPECT_EQ(tree->At("model.head_dim")->text, "8");
