@@ -179,7 +179,7 @@ void AddShards(CLI::App* command, Arguments* arguments) {
 }  // namespace
 
 void AddData(Program& program) {
-  CLI::App* parent = program.app().add_subcommand("data", "Look at token shards");
+  CLI::App* parent = program.app().add_subcommand("data", "Look at token shards, or convert them");
   parent->require_subcommand(1);
 
   auto info = std::make_shared<Arguments>();
@@ -215,6 +215,8 @@ void AddData(Program& program) {
                    "Rank files: a special token; give it once for each")
       ->expected(1)
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
+
+  AddShrink(program, parent);
 }
 
 }  // namespace overtok

@@ -12,6 +12,7 @@
 #include "core/io/hash.h"
 #include "data/text/gzip_writer.h"
 #include "data/text/line_reader.h"
+#include "data/text/new_directory.h"
 
 namespace overtok {
 namespace {
@@ -149,25 +150,9 @@ absl::StatusOr<TokenizeResult> TokenizeFiles(const TokenizeOptions& options) {
     return absl::InvalidArgumentError(
         "held-out documents are written as text, and files of ids have none");
   }
-  std::string out = options.out;
-  while (out.size() > 1 && out.back() == '/') out.pop_back();
-  if (PathExists(out)) {
-    const absl::StatusOr<std::vector<std::string>> names = ListDirectory(out);
-    if (!names.ok() || !names->empty()) {
-      return absl::AlreadyExistsError(absl::StrCat(
-          out, " exists already and is not an empty directory; choose another, or remove it"));
-    }
-  }
-  const std::string partial = out + ".partial";
-  OT_RETURN_IF_ERROR(RemoveTree(partial));  // of a run that was killed
   TokenizeResult result;
-  absl::Status status = Run(options, partial, &result);
-  if (status.ok()) status = RenamePath(partial, out);
-  if (!status.ok()) {
-    // The first error is the one to report; what is left has a name that says so.
-    RemoveTree(partial).IgnoreError();
-    return status;
-  }
+  OT_RETURN_IF_ERROR(FillNewDirectory(
+      options.out, [&](const std::string& partial) { return Run(options, partial, &result); }));
   result.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   return result;
 }
