@@ -199,9 +199,10 @@ TEST(SampledSoftmax, CorrectedGradientAveragesToTheFullOne) {
   // The three labels hold 3/64 of the full softmax and about 3/32 of the uncorrected one.
   EXPECT_TRUE(off_none > 0.05) << off_none;
   // Each of the 61 others is drawn half the time: a mean of 1e5 draws is off by 1/64 / sqrt(1e5) =
-  // 5e-5, all together by 3e-3 times 0.8; the self-normalised estimator adds a bias of the order of
-  // var(Z_hat) / Z^2 = 7e-4.
-  EXPECT_TRUE(off_inclusion < 5e-3) << off_inclusion;
+  // 5e-5, all together by 61 * 5e-5 * 0.8 = 2.4e-3. A ratio of estimates is biased by as much:
+  // where a class is drawn, Z_hat has its weight twice over, 0.3 % of the probability of classes 20
+  // % above or below the mean.
+  EXPECT_TRUE(off_inclusion < 8e-3) << off_inclusion;
   RecordProperty("uncorrected", std::to_string(off_none));
   RecordProperty("inclusion", std::to_string(off_inclusion));
 }
