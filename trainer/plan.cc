@@ -1,10 +1,9 @@
 #include "trainer/plan.h"
 
 #include <algorithm>
-#include <nlohmann/json.hpp>
 #include <numeric>
 
-#include "absl/strings/str_format.h"
+#include "absl/strings/str_cat.h"
 #include "core/comm/communicator.h"
 #include "core/console.h"
 #include "core/io/files.h"
@@ -30,33 +29,6 @@ std::string ListPurposes(const MemoryPlan& plan) {
   }
   absl::StrAppend(&text, ", host ", FormatBytes(plan.host));
   return text;
-}
-
-std::string Line(absl::string_view name, absl::string_view value, absl::string_view note = "") {
-  return absl::StrFormat("  %-22s %14s  %s\n", name, value, note);
-}
-
-std::string Share(double part, double whole) {
-  return absl::StrFormat("%.1f %%", 100 * part / whole);
-}
-
-std::string Flops(double value) { return absl::StrFormat("%.5g", value); }
-
-std::string FlopsSection(absl::string_view title, const ForwardFlops& flops, double run) {
-  std::string text = absl::StrCat(title, "\n");
-  absl::StrAppend(
-      &text, Line("blocks", FormatCount(flops.matrices), Share(flops.matrices, flops.total())),
-      Line("attention", FormatCount(flops.attention), Share(flops.attention, flops.total())),
-      Line("head", FormatCount(flops.head), Share(flops.head, flops.total())),
-      Line("forward", FormatCount(flops.total())),
-      Line("training", FormatCount(flops.training()), "forward and backward"));
-  if (run > 0) absl::StrAppend(&text, Line("whole run", Flops(run)));
-  return text;
-}
-
-nlohmann::ordered_json FlopsJson(const ForwardFlops& flops, double run) {
-  return {{"blocks", flops.matrices}, {"attention", flops.attention}, {"head", flops.head},
-          {"forward", flops.total()}, {"training", flops.training()}, {"run", run}};
 }
 
 }  // namespace
@@ -96,6 +68,45 @@ absl::Status CheckMemoryFits(const MemoryPlan& plan) {
       "activations."));
 }
 
+Config WithoutMethods(Config config) {
+  config.model.ngram_embedding.reset();
+  config.model.second_token_head.reset();
+  config.model.ngram_head.reset();
+  config.loss.sampled_softmax.reset();
+  config.loss.focal_gamma = 0;
+  return config;
+}
+
+namespace {
+
+bool HasMethods(const Config& config) {
+  const ModelConfig& model = config.model;
+  return model.ngram_embedding || model.second_token_head || model.ngram_head ||
+         config.loss.sampled_softmax || config.loss.focal_gamma > 0;
+}
+
+MethodCosts CostsOfMethods(const Plan& plan) {
+  const Config bare = WithoutMethods(plan.config);
+  const MemoryPlan memory = PlanMemory(bare, plan.windows.value_or(0));
+  MethodCosts costs;
+  costs.parameters = plan.parameters.total() - plan.parameters.baseline();
+  costs.memory = plan.memory.total() - memory.total();
+  costs.checkpoint = plan.memory.checkpoint - memory.checkpoint;
+  costs.forward_flops = plan.actual_flops.total() - plan.causal_flops.total();
+  costs.relative_training = plan.actual_flops.training() / plan.causal_flops.training();
+  return costs;
+}
+
+// Tokens that the run reads before it reads one again; none: not known.
+std::optional<double> UniqueTokens(const Config& config, int64_t windows) {
+  const double batches = BatchesPerPass(config, windows);
+  if (!(batches > 0)) return std::nullopt;
+  const double steps = config.train.steps > 0 ? static_cast<double>(config.train.steps) : batches;
+  return std::min(batches, steps) * static_cast<double>(config.tokens_per_step());
+}
+
+}  // namespace
+
 absl::StatusOr<Plan> MakePlan(LoadedConfig loaded) {
   Plan plan;
   const Config& config = loaded.config;
@@ -112,14 +123,25 @@ absl::StatusOr<Plan> MakePlan(LoadedConfig loaded) {
     }
   }
   plan.config = config;
+  plan.warnings = loaded.warnings;
   plan.parameters = CountParameters(config.model);
   plan.memory = PlanMemory(config, plan.windows.value_or(0));
   plan.flops = LevanterForwardFlops(config.model, config.data.sequence_length);
   plan.causal_flops = CausalForwardFlops(config.model, config.data.sequence_length);
+  plan.actual_flops = ActualForwardFlops(config);
   plan.tokens = TotalTokens(config);
+  if (config.train.steps > 0) plan.stages = Stages(config);
+  plan.tables = TableCosts(config);
+  if (!plan.tables.empty()) plan.table_options = TableOptions(config);
+  const std::optional<double> unique = UniqueTokens(config, plan.windows.value_or(0));
+  if (unique && plan.parameters.ngram_tables > 0) {
+    plan.table_parameters_per_token = static_cast<double>(plan.parameters.ngram_tables) / *unique;
+  }
+  if (HasMethods(config)) plan.methods = CostsOfMethods(plan);
   const auto tokens = static_cast<double>(plan.tokens);
   plan.training_flops = plan.flops.training() * tokens;
   plan.causal_training_flops = plan.causal_flops.training() * tokens;
+  plan.actual_training_flops = plan.actual_flops.training() * tokens;
   plan.backbone_flops = BackboneFlops(config.model, tokens);
   // A new checkpoint is complete before the oldest goes.
   plan.disk = plan.memory.checkpoint * (config.checkpoint.keep + 1);
@@ -130,78 +152,6 @@ absl::StatusOr<Plan> MakePlan(LoadedConfig loaded) {
     if (!disk.ok()) plan.does_not_fit.emplace_back(disk.message());
   }
   return plan;
-}
-
-std::string Plan::ToText() const {
-  std::string text = "parameters\n";
-  const auto count = [](int64_t n) { return absl::StrFormat("%d", n); };
-  absl::StrAppend(
-      &text, Line("muonh", count(parameters.muonh()), "matrices of the blocks: N of 6ND"),
-      Line("adamh", count(parameters.adamh()),
-           config.model.tie_word_embeddings ? "the head is the token embedding" : "lm_head"),
-      Line("adam", count(parameters.adam()), "token embedding, norm gains"),
-      Line("total", count(parameters.total())));
-  absl::StrAppend(&text, "memory of a training run\n");
-  for (int p = 0; p < kPurposes; ++p) {
-    absl::StrAppend(&text, Line(NameOf(static_cast<Purpose>(p)),
-                                FormatBytes(memory.by_purpose[static_cast<size_t>(p)])));
-  }
-  absl::StrAppend(&text, Line("host", FormatBytes(memory.host), "program, batches read ahead"),
-                  Line("total", FormatBytes(memory.total())));
-  absl::StrAppend(&text, FlopsSection("FLOPs per token, as levanter counts (full attention)", flops,
-                                      training_flops));
-  absl::StrAppend(&text, FlopsSection("FLOPs per token, causal attention", causal_flops,
-                                      causal_training_flops));
-  absl::StrAppend(&text, "run\n");
-  if (tokens > 0) {
-    absl::StrAppend(&text, Line("steps", count(config.train.steps)),
-                    Line("tokens (D)", count(tokens), FormatCount(static_cast<double>(tokens))),
-                    Line("6ND", Flops(backbone_flops)));
-  } else {
-    absl::StrAppend(&text, Line("steps", "?", "train.passes_over_data needs the corpus"));
-  }
-  if (windows.has_value()) {
-    absl::StrAppend(&text, Line("tokens of the corpus", count(*corpus_tokens)),
-                    Line("windows of the corpus", count(*windows)),
-                    Line("passes over the data", absl::StrFormat("%.4g", passes)));
-  } else {
-    absl::StrAppend(&text, Line("passes over the data", "?", "the corpus cannot be read: "), "    ",
-                    corpus_problem, "\n");
-  }
-  absl::StrAppend(
-      &text, "disk\n", Line("one checkpoint", FormatBytes(memory.checkpoint)),
-      Line("in all", FormatBytes(disk),
-           absl::StrCat("checkpoint.keep + 1 = ", config.checkpoint.keep + 1, " while saving")));
-  for (const std::string& problem : does_not_fit) {
-    absl::StrAppend(&text, "DOES NOT FIT: ", problem, "\n");
-  }
-  return text;
-}
-
-std::string Plan::ToJson() const {
-  nlohmann::ordered_json json;
-  json["parameters"] = {{"muonh", parameters.muonh()},
-                        {"adamh", parameters.adamh()},
-                        {"adam", parameters.adam()},
-                        {"total", parameters.total()}};
-  json["memory_bytes"] = nlohmann::ordered_json::object();
-  for (int p = 0; p < kPurposes; ++p) {
-    json["memory_bytes"][NameOf(static_cast<Purpose>(p))] =
-        memory.by_purpose[static_cast<size_t>(p)];
-  }
-  json["memory_bytes"]["host"] = memory.host;
-  json["memory_bytes"]["total"] = memory.total();
-  json["flops_per_token"] = FlopsJson(flops, training_flops);
-  json["flops_per_token_causal"] = FlopsJson(causal_flops, causal_training_flops);
-  json["run"] = {{"steps", config.train.steps}, {"tokens", tokens}, {"6nd", backbone_flops}};
-  if (windows.has_value()) {
-    json["corpus"] = {{"tokens", *corpus_tokens}, {"windows", *windows}, {"passes", passes}};
-  } else {
-    json["corpus"] = {{"problem", corpus_problem}};
-  }
-  json["disk_bytes"] = {{"checkpoint", memory.checkpoint}, {"total", disk}};
-  json["does_not_fit"] = does_not_fit;
-  return json.dump(1, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n";
 }
 
 }  // namespace overtok

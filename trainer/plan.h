@@ -13,6 +13,7 @@
 #include "core/status.h"
 #include "trainer/config/derived.h"
 #include "trainer/config/load.h"
+#include "trainer/config/table_costs.h"
 
 namespace overtok {
 
@@ -30,13 +31,33 @@ MemoryPlan PlanMemory(const Config& config, int64_t windows);
 // unknown.
 absl::Status CheckMemoryFits(const MemoryPlan& plan);
 
+// What the methods of a configuration (tables, further heads, sampled softmax) come to beside the
+// same configuration without them.
+struct MethodCosts {
+  int64_t parameters = 0;        // added
+  int64_t memory = 0;            // bytes that a training run holds more
+  int64_t checkpoint = 0;        // bytes that a checkpoint is larger
+  double forward_flops = 0;      // per token, more (negative: less) than the causal count
+  double relative_training = 1;  // FLOPs of a step, of those without the methods
+};
+
 struct Plan {
   Config config;
+  std::vector<std::string> warnings;
   ParameterCounts parameters;
   MemoryPlan memory;
-  ForwardFlops flops, causal_flops;  // forward, per token
-  int64_t tokens = 0;                // of the run; 0: the horizon needs the corpus
-  double training_flops = 0, causal_training_flops = 0, backbone_flops = 0;  // of the run
+  // Forward, per token: as levanter counts and causal, both of the baseline; and what a run
+  // computes.
+  ForwardFlops flops, causal_flops, actual_flops;
+  int64_t tokens = 0;  // of the run; 0: the horizon needs the corpus
+  // Of the run.
+  double training_flops = 0, causal_training_flops = 0, actual_training_flops = 0;
+  double backbone_flops = 0;
+  std::vector<StageSpan> stages;  // empty: the steps are not known
+  std::vector<TableCost> tables;
+  std::vector<TableOption> table_options;            // where there are tables
+  std::optional<double> table_parameters_per_token;  // input tables; where unique tokens are known
+  std::optional<MethodCosts> methods;                // where the configuration has any
   // The corpus, where its shards can be read; else why not.
   std::optional<int64_t> corpus_tokens, windows;
   double passes = 0;
@@ -51,5 +72,8 @@ struct Plan {
 // Allocates nothing but what opening shards takes. A configuration whose corpus cannot be read
 // still has a plan.
 absl::StatusOr<Plan> MakePlan(LoadedConfig loaded);
+
+// The configuration without tables, further heads, sampled softmax and focal loss.
+Config WithoutMethods(Config config);
 
 }  // namespace overtok

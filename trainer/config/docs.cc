@@ -111,6 +111,16 @@ too. `overtok plan` also prints what a run with its methods computes, on top of 
 - second token head: 2 d d, and its logits as the main head's, sampled or not;
 - n-gram heads: 2 d d + 2 d w + 2 w C each, C = min(classes, block_sequences * S) candidates.
 
+## Bytes of hashed tables
+
+`overtok plan` lists every table with its bytes. With U = min(rows, tokens of a step) rows that a
+step can touch at most, T tokens of a step, v and s the bytes of a row's values and state, and w its
+width, a step reads and writes at most 2 U (2 (v + s) + 4 w) + T v bytes: bringing rows up to date
+and the update each read and write values and state, gradients are written and read, and every
+position reads a row. Where silent steps change nothing (adagrad and sgd without untouched_decay),
+rows need not be brought up to date and 2 (v + s) is (v + s). Text repeats its n-grams, so that
+runs touch fewer rows than that.
+
 ## Passes and freezing
 
 A pass is the order of the data once: the batches that `data.passes` or `data.unique_tokens` keep,

@@ -261,7 +261,9 @@ void WarnOfMethods(int64_t windows, LoadedConfig* loaded) {
   const ParameterCounts counts = CountParameters(config.model);
   const auto unique = static_cast<int64_t>(
       std::nearbyint(per_pass * static_cast<double>(config.tokens_per_step())));
-  if (counts.ngram_tables > unique) {
+  const int64_t freeze = config.optimizer.tables.freeze_step;
+  const bool frozen_in_time = freeze > 0 && freeze <= FirstStepOfPass(config, windows, 1);
+  if (counts.ngram_tables > unique && !frozen_in_time) {
     AddOnce(absl::StrFormat(
                 "%s: the tables have %s parameters and the run repeats %s tokens: %.2f parameters "
                 "a token, enough to learn the data by heart. Fewer rows, less repetition, or "

@@ -5,6 +5,7 @@
 #include "tests/support/temporary_directory.h"
 #include "tests/trainer/config/support.h"
 #include "trainer/config/derived.h"
+#include "trainer/config/table_costs.h"
 
 namespace overtok {
 namespace {
@@ -193,6 +194,9 @@ TEST(Arms, RepeatedDataAndLargeTablesAreAWarning) {
   EXPECT_THAT(loaded->warnings[0], HasSubstr("arms/oe.yaml:4: model.ngram_embedding: the tables "
                                              "have 6.55B parameters and the run repeats 2.50B "
                                              "tokens: 2.62 parameters a token"));
+  loaded = LoadArms("recipes/300m", {"frozen"});  // before anything repeats
+  OT_ASSERT_OK(loaded);
+  EXPECT_TRUE(loaded->warnings.empty());
   loaded = LoadArms("recipes/300m", {"small_tables", "repeat_2_4"});
   OT_ASSERT_OK(loaded);
   EXPECT_TRUE(loaded->warnings.empty());
@@ -227,6 +231,54 @@ TEST(Arms, ParametersByGroup) {
   EXPECT_EQ(counts.gram_projections, 2 * (512 * 512 + 512 * 170));
   EXPECT_EQ(counts.muonh() - base.muonh(), 174080 + counts.gram_projections);
   EXPECT_EQ(counts.adamh(), base.adamh());
+}
+
+// 52, 79, 105 and 209 GB of values and moments are published (4 more bytes a row are the steps that
+// it reflects).
+TEST(Arms, BytesOfTables) {
+  const std::vector<double> published = {52, 79, 105, 209};
+  for (size_t i = 0; i < published.size(); ++i) {
+    const auto loaded = LoadArms(AllPublished()[i].recipe, {"oe"});
+    OT_ASSERT_OK(loaded);
+    const std::vector<TableCost> tables = TableCosts(loaded->config);
+    EXPECT_EQ(static_cast<int64_t>(tables.size()), AllPublished()[i].tables);
+    EXPECT_EQ(tables[1].name, "ngram.1");
+    const TableTotals totals = TotalOf(tables);
+    EXPECT_EQ(totals.parameters, CountParameters(loaded->config.model).ngram_tables);
+    EXPECT_EQ(totals.value_bytes, 4 * totals.parameters);
+    int64_t rows = 0;
+    for (const TableCost& table : tables) rows += table.rows;
+    EXPECT_EQ(totals.state_bytes, 8 * totals.parameters + 4 * rows);
+    const double bytes = 12 * static_cast<double>(totals.parameters);
+    EXPECT_TRUE(std::abs(bytes / 1e9 - published[i]) <= 0.5) << bytes;
+  }
+}
+
+TEST(Arms, BytesOfTableOptions) {
+  const auto loaded = LoadArms("recipes/130m", {"ot_2"});
+  OT_ASSERT_OK(loaded);
+  const std::vector<TableCost> tables = TableCosts(loaded->config);
+  ASSERT_EQ(tables.size(), 3u);
+  EXPECT_EQ(tables[2].name, "gram2");
+  EXPECT_EQ(tables[2].rows, 12800000);
+  const int64_t rows = 3 * int64_t{12800000} + 4;
+  EXPECT_EQ(tables[0].touched_rows, 524288);
+  // Of 170 elements: values and two moments twice to and fro with the step number, a gradient to
+  // and fro, and one reading of the value for each token.
+  EXPECT_EQ(tables[0].step_bytes,
+            int64_t{524288} * (2 * 2 * (3 * 680 + 4) + 2 * 680) + int64_t{524288} * 680);
+  std::map<std::string, TableTotals> options;
+  for (const TableOption& option : TableOptions(loaded->config)) {
+    options[option.setting] = option.totals;
+  }
+  EXPECT_EQ(options.at("update: exact").state_bytes, rows * (2 * 680 + 4));
+  EXPECT_EQ(options.at("storage: bf16").value_bytes, rows * 340);
+  EXPECT_EQ(options.at("second_moment: row").state_bytes, rows * (680 + 4 + 4));
+  EXPECT_EQ(options.at("beta1: 0").state_bytes, rows * (680 + 4));
+  EXPECT_EQ(options.at("all three of these").state_bytes, rows * (4 + 4));
+  EXPECT_EQ(options.at("update: adagrad").state_bytes, rows * 680);
+  EXPECT_EQ(options.at("update: sgd").state_bytes, 0);
+  EXPECT_LT(options.at("update: sgd").step_bytes, options.at("update: exact").step_bytes);
 }
 
 // The published costs: a head of fewer classes is cheaper in proportion.
