@@ -27,7 +27,8 @@ void AddReport(Program& program) {
   command->add_option("--out", options->out, "the page to write")->capture_default_str();
   command
       ->add_option("--svg", options->svg,
-                   "also write the pictures as PREFIX-training.svg and PREFIX-held-out.svg")
+                   "also write the pictures as PREFIX-training.svg, PREFIX-held-out.svg, "
+                   "and PREFIX-passes.svg for runs that repeat data")
       ->type_name("PREFIX");
 }
 

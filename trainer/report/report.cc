@@ -88,6 +88,22 @@ std::string MacroName(MacroKind kind) {
   return kind == MacroKind::kPaloma ? "Paloma macro loss" : "Held-out macro loss";
 }
 
+// The best evaluation that counts: none inside a sampled stage.
+const EvalPoint* BestMacro(const RunMetrics& run, MacroKind kind) {
+  const EvalPoint* best = nullptr;
+  for (const EvalPoint& point : run.evals) {
+    if (point.sampled_stage || !std::isfinite(MacroOf(point, kind))) continue;
+    if (best == nullptr || MacroOf(point, kind) < MacroOf(*best, kind)) best = &point;
+  }
+  return best;
+}
+
+std::string LossAt(const EvalPoint* point, MacroKind kind) {
+  if (point == nullptr) return "–";
+  return absl::StrFormat("%.4f <span class=\"soft\">step %d%s</span>", MacroOf(*point, kind),
+                         point->step, point->sampled_stage ? ", sampled stage" : "");
+}
+
 std::string RunHeader(const std::vector<RunMetrics>& runs, size_t i) {
   const std::string sample = runs.size() > 1 ? LegendSample(static_cast<int>(i)) : "";
   return absl::StrCat("<th scope=\"col\">", sample, BreakableName(runs[i].name), "</th>");
@@ -140,25 +156,21 @@ std::string FinalNumbers(const std::vector<RunMetrics>& runs, MacroKind kind) {
     bool total = false;
   };
   const std::string macro = MacroName(kind);
-  const std::vector<Row> rows = {
+  std::vector<Row> rows = {
       {macro + ", first",
-       [&](const RunMetrics& run) {
-         const Span span = MacroSpan(run, kind);
-         return span.first == nullptr
-                    ? "–"
-                    : absl::StrFormat("%.4f <span class=\"soft\">step %d</span>",
-                                      MacroOf(*span.first, kind), span.first->step);
-       }},
+       [&](const RunMetrics& run) { return LossAt(MacroSpan(run, kind).first, kind); }},
       {macro + ", last",
-       [&](const RunMetrics& run) {
-         const Span span = MacroSpan(run, kind);
-         return span.last == nullptr ? "–"
-                                     : absl::StrFormat("%.4f <span class=\"soft\">step %d</span>",
-                                                       MacroOf(*span.last, kind), span.last->step);
-       },
-       true},
+       [&](const RunMetrics& run) { return LossAt(MacroSpan(run, kind).last, kind); }, true},
+      {macro + ", best", [&](const RunMetrics& run) { return LossAt(BestMacro(run, kind), kind); }},
       {"Training loss, last",
-       [](const RunMetrics& run) { return Number(run.Last("train/loss"), 4); }},
+       [](const RunMetrics& run) {
+         if (run.train.empty()) return std::string("–");
+         const TrainPoint& last = run.train.back();
+         const char* kind_note = last.kind == LossKind::kSampled ? " sampled"
+                                 : last.kind == LossKind::kFocal ? " focal"
+                                                                 : "";
+         return absl::StrFormat("%.4f<span class=\"soft\">%s</span>", last.loss, kind_note);
+       }},
       {"Steps", [](const RunMetrics& run) { return absl::StrCat(run.last_step); }},
       {"Tokens D",
        [](const RunMetrics& run) { return Compact(run.Last("throughput/total_tokens")); }},
@@ -173,7 +185,26 @@ std::string FinalNumbers(const std::vector<RunMetrics>& runs, MacroKind kind) {
        [](const RunMetrics& run) {
          return std::isfinite(run.seconds) ? FormatDuration(run.seconds) : "–";
        }},
+      {"Peak memory, GiB",
+       [](const RunMetrics& run) { return Number(run.Last("memory/peak_gib"), 2); }},
   };
+  // Step times by stage, smallest candidate set first, the full softmax last.
+  std::set<int64_t> stages;
+  for (const RunMetrics& run : runs) {
+    for (const auto& entry : run.step_seconds) stages.insert(entry.first);
+  }
+  const bool full = stages.erase(0) > 0;
+  std::vector<int64_t> order(stages.begin(), stages.end());
+  if (full) order.push_back(0);
+  for (const int64_t stage : order) {
+    const std::string what =
+        stage > 0 ? absl::StrFormat("P = %d", stage) : std::string("full softmax");
+    rows.push_back({"Step time, ms, " + what, [stage](const RunMetrics& run) {
+                      const auto it = run.step_seconds.find(stage);
+                      return it == run.step_seconds.end() ? std::string("–")
+                                                          : Number(1e3 * it->second, 1);
+                    }});
+  }
   std::string out = "<div class=\"table\"><table>\n<thead><tr><th scope=\"col\"></th>";
   for (size_t i = 0; i < runs.size(); ++i) out += RunHeader(runs, i);
   out += "</tr></thead>\n<tbody>\n";
@@ -269,7 +300,7 @@ std::string RenderReport(const std::vector<RunMetrics>& runs) {
   out += Warnings(runs);
   if (runs.size() == 1) out += Cards(runs[0], kind);
 
-  const Plot training = TrainingPlot(runs), macro = MacroPlot(runs);
+  const Plot training = TrainingPlot(runs), macro = MacroPlot(runs), passes = PassesPlot(runs);
   if (!macro.series.empty()) {
     std::string caption =
         kind == MacroKind::kPaloma
@@ -279,11 +310,31 @@ std::string RenderReport(const std::vector<RunMetrics>& runs) {
       return macro.log_x && !run.evals.empty() && run.evals.front().step == 0;
     });
     if (skips_start) caption += " The evaluation before the first step is in the table.";
+    const bool sampled = std::any_of(runs.begin(), runs.end(), [](const RunMetrics& run) {
+      return std::any_of(run.evals.begin(), run.evals.end(),
+                         [](const EvalPoint& point) { return point.sampled_stage; });
+    });
+    if (sampled) {
+      caption +=
+          " Hollow points were scored inside a sampled stage, where the full softmax is worse "
+          "than the weights deserve; they count for no best value.";
+    }
     out += Figure(macro, "macro", caption);
   }
+  if (!passes.series.empty()) {
+    out += Figure(passes, "passes",
+                  "The same evaluations over passes; the one before the first step is left out.");
+  }
   if (!training.series.empty()) {
-    out +=
-        Figure(training, "training", "Single batches are faint; the line is their moving average.");
+    std::string caption = "Single batches are faint; the line is their moving average.";
+    const bool other = std::any_of(training.series.begin(), training.series.end(),
+                                   [](const PlotSeries& series) { return series.dashed; });
+    if (other) {
+      caption +=
+          " Dashed: losses over sampled candidates, or focal losses; they are other quantities, "
+          "and no lower loss.";
+    }
+    out += Figure(training, "training", caption);
   }
   out += "<h2>Final numbers</h2>\n" + FinalNumbers(runs, kind);
   const std::string sets =
@@ -321,7 +372,8 @@ absl::StatusOr<std::vector<std::string>> WriteReport(const std::vector<std::stri
   written.push_back(out);
   if (!svg_prefix.empty()) {
     for (const auto& [plot, suffix] : {std::pair(TrainingPlot(runs), "-training.svg"),
-                                       std::pair(MacroPlot(runs), "-held-out.svg")}) {
+                                       std::pair(MacroPlot(runs), "-held-out.svg"),
+                                       std::pair(PassesPlot(runs), "-passes.svg")}) {
       if (plot.series.empty()) continue;
       const std::string path = svg_prefix + suffix;
       OT_RETURN_IF_ERROR(WriteFileAtomically(path, RenderSvg(plot, kWidePlot, "plot", true)));

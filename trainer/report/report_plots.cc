@@ -1,7 +1,10 @@
-// The two pictures of a report: which numbers of the runs become points, and over which axis.
+// The pictures of a report: which numbers of the runs become points, and over which axis.
 #include <algorithm>
 #include <cmath>
 #include <functional>
+#include <map>
+#include <set>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -29,6 +32,80 @@ std::string RangeText(const PlotSeries& series) {
                          series.line.back().y);
 }
 
+const char* KindName(LossKind kind) {
+  return kind == LossKind::kSampled ? ", sampled" : kind == LossKind::kFocal ? ", focal" : "";
+}
+
+// The markers of all runs over `x`. Those that every run with the same sort of markers shares have
+// no color.
+std::vector<PlotMarker> MarkersOf(const std::vector<RunMetrics>& runs,
+                                  const std::function<double(const RunMarker&)>& x) {
+  struct Place {
+    PlotMarker marker;
+    size_t runs = 0;
+  };
+  std::map<std::pair<double, std::string>, Place> places;
+  size_t with_stages = 0, with_passes = 0;
+  for (size_t i = 0; i < runs.size(); ++i) {
+    bool stages = false, passes = false;
+    for (const RunMarker& marker : runs[i].markers) {
+      const bool stage = marker.kind == RunMarker::Kind::kStage;
+      (stage ? stages : passes) = true;
+      const double at = x(marker);
+      if (!std::isfinite(at) || !(at > 0)) continue;  // the start needs no mark
+      PlotMarker mark;
+      mark.x = at;
+      mark.dotted = !stage;
+      mark.color = static_cast<int>(i);
+      mark.label = !stage              ? absl::StrCat("pass ", marker.number + 1)
+                   : marker.number > 0 ? "P " + CompactNumber(static_cast<double>(marker.number))
+                                       : "full";
+      Place& place = places[{at, mark.label}];
+      if (place.runs == 0) place.marker = mark;
+      ++place.runs;
+    }
+    with_stages += stages ? 1 : 0;
+    with_passes += passes ? 1 : 0;
+  }
+  std::vector<PlotMarker> markers;
+  for (auto& [at, place] : places) {
+    if (place.runs == (place.marker.dotted ? with_passes : with_stages)) place.marker.color = -1;
+    markers.push_back(std::move(place.marker));
+  }
+  return markers;
+}
+
+double AdjustedOf(const EvalPoint& point, MacroKind kind) {
+  return kind == MacroKind::kPaloma ? point.paloma_adjusted : point.held_out_adjusted;
+}
+
+// One run's macro losses over `x`, and in a second series the adjusted ones where there are any.
+// Points without a place on the axis (not finite, or not positive where it is logarithmic) are left
+// out.
+void AddMacroSeries(const RunMetrics& run, int color, MacroKind kind, bool log_x,
+                    const std::function<double(const EvalPoint&)>& x,
+                    const std::function<std::string(double)>& at, Plot* plot) {
+  for (const bool adjusted : {false, true}) {
+    PlotSeries series;
+    series.name = adjusted ? run.name + ", inclusion-adjusted" : run.name;
+    series.color = color;
+    series.markers = !adjusted;
+    series.dashed = adjusted;
+    for (const EvalPoint& point : run.evals) {
+      const double y = adjusted ? AdjustedOf(point, kind) : MacroOf(point, kind), place = x(point);
+      if (!std::isfinite(y) || !std::isfinite(place) || (log_x && !(place > 0))) continue;
+      const bool hollow = point.sampled_stage && !adjusted;
+      series.line.push_back({place, y,
+                             absl::StrFormat("%s, step %d%s: %.4f at %s", series.name, point.step,
+                                             hollow ? ", in a sampled stage" : "", y, at(place)),
+                             hollow});
+    }
+    if (series.line.empty()) continue;
+    if (!adjusted) series.end_label = absl::StrFormat("%.2f", series.line.back().y);
+    plot->series.push_back(std::move(series));
+  }
+}
+
 void Describe(Plot& plot, absl::string_view start) {
   plot.description = std::string(start);
   for (const PlotSeries& series : plot.series) {
@@ -46,27 +123,45 @@ Plot TrainingPlot(const std::vector<RunMetrics>& runs) {
   plot.x_label = by_tokens ? "training tokens" : "optimizer steps";
   plot.y_label = "nats per token";
   plot.x_from_zero = true;
+  const auto place = [&](int64_t step, double tokens) {
+    return by_tokens ? tokens : static_cast<double>(step);
+  };
   for (size_t i = 0; i < runs.size(); ++i) {
-    if (runs[i].train.empty()) continue;
-    PlotSeries series;
-    series.name = runs[i].name;
-    series.color = static_cast<int>(i);
-    std::vector<double> losses;
-    for (const TrainPoint& point : runs[i].train) {
-      const double x = by_tokens ? point.tokens : static_cast<double>(point.step);
-      series.faint.push_back({x, point.loss, ""});
-      losses.push_back(point.loss);
+    // A series for each stretch of one quantity: at a change of stage the sampled loss jumps, and
+    // an average over the border would mean nothing.
+    const std::vector<TrainPoint>& points = runs[i].train;
+    std::set<std::string> named;
+    for (size_t begin = 0; begin < points.size();) {
+      size_t end = begin + 1;
+      while (end < points.size() && points[end].kind == points[begin].kind &&
+             points[end].candidates == points[begin].candidates) {
+        ++end;
+      }
+      PlotSeries series;
+      series.name = runs[i].name + KindName(points[begin].kind);
+      series.color = static_cast<int>(i);
+      series.dashed = points[begin].kind != LossKind::kFull;
+      series.in_legend = named.insert(series.name).second;
+      std::vector<double> losses;
+      for (size_t k = begin; k < end; ++k) {
+        series.faint.push_back({place(points[k].step, points[k].tokens), points[k].loss, ""});
+        losses.push_back(points[k].loss);
+      }
+      // As wide as for the whole run, so that all stretches are equally smooth.
+      const int window = std::max(1, static_cast<int>(points.size() / 25));
+      const std::vector<double> smooth = Smooth(losses, window);
+      for (size_t k = 0; k < smooth.size(); ++k) {
+        series.line.push_back({series.faint[k].x, smooth[k], ""});
+      }
+      if (end == points.size()) series.end_label = absl::StrFormat("%.2f", smooth.back());
+      series.faint = Thin(series.faint, kThinned);
+      series.line = Thin(series.line, kThinned);
+      plot.series.push_back(std::move(series));
+      begin = end;
     }
-    const int window = std::max(1, static_cast<int>(losses.size() / 25));
-    const std::vector<double> smooth = Smooth(losses, window);
-    for (size_t k = 0; k < smooth.size(); ++k) {
-      series.line.push_back({series.faint[k].x, smooth[k], ""});
-    }
-    series.end_label = absl::StrFormat("%.2f", smooth.back());
-    series.faint = Thin(series.faint, kThinned);
-    series.line = Thin(series.line, kThinned);
-    plot.series.push_back(std::move(series));
   }
+  plot.markers =
+      MarkersOf(runs, [&](const RunMarker& marker) { return place(marker.step, marker.tokens); });
   Describe(plot, absl::StrCat("Training loss in nats per token over ", plot.x_label, "."));
   return plot;
 }
@@ -128,25 +223,53 @@ Plot MacroPlot(const std::vector<RunMetrics>& runs) {
   plot.log_x = high > 10 * low;
   plot.scientific_x = unit[0] == '6';
   for (size_t i = 0; i < runs.size(); ++i) {
-    PlotSeries series;
-    series.name = runs[i].name;
-    series.color = static_cast<int>(i);
-    series.markers = true;
-    for (const EvalPoint& point : runs[i].evals) {
-      const double y = MacroOf(point, kind);
-      if (!std::isfinite(y) || (plot.log_x && !(x(point) > 0))) continue;
-      const std::string at =
-          unit[0] == '6' ? ScientificNumber(x(point), 3) : CompactNumber(x(point));
-      series.line.push_back(
-          {x(point), y,
-           absl::StrFormat("%s, step %d: %.4f at %s %s", runs[i].name, point.step, y, unit, at)});
-    }
-    if (series.line.empty()) continue;
-    series.end_label = absl::StrFormat("%.2f", series.line.back().y);
-    plot.series.push_back(std::move(series));
+    AddMacroSeries(
+        runs[i], static_cast<int>(i), kind, plot.log_x, x,
+        [&](double at) {
+          const std::string number = unit[0] == '6' ? ScientificNumber(at, 3) : CompactNumber(at);
+          return absl::StrCat(unit, " ", number);
+        },
+        &plot);
   }
+  plot.markers = MarkersOf(runs, [&](const RunMarker& marker) {
+    return unit[0] == '6'   ? marker.flops_6nd
+           : unit[0] == 't' ? marker.tokens
+                            : static_cast<double>(marker.step);
+  });
   Describe(plot, absl::StrCat(plot.title, " in nats per token over ", plot.x_label,
                               plot.log_x ? ", logarithmic." : "."));
+  return plot;
+}
+
+Plot PassesPlot(const std::vector<RunMetrics>& runs) {
+  const MacroKind kind = ChooseMacro(runs);
+  Plot plot;
+  plot.title =
+      std::string(kind == MacroKind::kPaloma ? "Paloma" : "Held-out") + " macro loss over passes";
+  plot.x_label = "passes over the data";
+  plot.y_label = "nats per token";
+  plot.x_from_zero = true;
+  double most = 0;
+  for (const RunMetrics& run : runs) {
+    for (const EvalPoint& point : run.evals) {
+      if (std::isfinite(MacroOf(point, kind)) && std::isfinite(point.passes)) {
+        most = std::max(most, point.passes);
+      }
+    }
+  }
+  if (!(most > 1)) return plot;
+  for (size_t i = 0; i < runs.size(); ++i) {
+    // The start is far above the rest and would flatten what the borders do.
+    RunMetrics run = runs[i];
+    std::erase_if(run.evals, [](const EvalPoint& point) { return point.step == 0; });
+    AddMacroSeries(
+        run, static_cast<int>(i), kind, false, [](const EvalPoint& point) { return point.passes; },
+        [](double at) { return absl::StrFormat("%.2f passes", at); }, &plot);
+  }
+  for (int pass = 1; pass < most; ++pass) {
+    plot.markers.push_back({static_cast<double>(pass), absl::StrCat("pass ", pass + 1), true, -1});
+  }
+  Describe(plot, absl::StrCat(plot.title, " in nats per token."));
   return plot;
 }
 

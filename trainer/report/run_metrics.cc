@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <nlohmann/json.hpp>
-#include <set>
+#include <utility>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
@@ -38,16 +38,60 @@ void ReadEvaluation(const Json& line, EvalPoint& point) {
   take(NumberOf(line, "flops/6nd_backbone"), point.flops_6nd);
   take(NumberOf(line, "eval/held_out/macro_loss"), point.held_out_macro);
   take(NumberOf(line, "eval/paloma/macro_loss"), point.paloma_macro);
+  take(NumberOf(line, "eval/held_out/inclusion_adjusted/macro_loss"), point.held_out_adjusted);
+  take(NumberOf(line, "eval/paloma/inclusion_adjusted/macro_loss"), point.paloma_adjusted);
+  take(NumberOf(line, "train/current_epoch"), point.passes);
+  const auto sampled = line.find("eval/sampled_stage");
+  if (sampled != line.end() && sampled->is_boolean()) point.sampled_stage = sampled->get<bool>();
   for (const auto& [key, value] : line.items()) {
     absl::string_view rest = key;
     if (!absl::ConsumePrefix(&rest, "eval/") || !value.is_number()) continue;
     const bool loss = absl::ConsumeSuffix(&rest, "/loss");
     if (!loss && !absl::ConsumeSuffix(&rest, "/bpb")) continue;
     // "held_out/<set>" and "paloma/<subset>"; "eval/loss" and the like are not of a set.
-    if (!absl::StrContains(rest, '/')) continue;
+    if (!absl::StrContains(rest, '/') || absl::StrContains(rest, "/inclusion_adjusted")) continue;
     SetScore& score = point.sets[std::string(rest)];
     (loss ? score.loss : score.bpb) = value.get<double>();
   }
+}
+
+// What a training line's loss is; NaN where it has none of the names.
+TrainPoint ReadTraining(const Json& line, int64_t step) {
+  TrainPoint point{step, NumberOf(line, "throughput/total_tokens"), kMissing};
+  for (const auto& [kind, name] : {std::pair(LossKind::kFull, "train/loss"),
+                                   std::pair(LossKind::kSampled, "train/sampled_softmax_loss"),
+                                   std::pair(LossKind::kFocal, "train/focal_loss")}) {
+    const double loss = NumberOf(line, name);
+    if (!std::isfinite(loss)) continue;
+    point.loss = loss;
+    point.kind = kind;
+    break;
+  }
+  const double candidates = NumberOf(line, "sampled/main/candidates");
+  if (candidates > 0) point.candidates = static_cast<int64_t>(candidates);
+  return point;
+}
+
+// A stage or a pass that begins; false for other events.
+bool ReadMarker(const Json& line, int64_t step, RunMarker* marker) {
+  const auto event = line.find("event");
+  if (event == line.end() || !event->is_string()) return false;
+  marker->step = step;
+  marker->tokens = NumberOf(line, "throughput/total_tokens");
+  marker->flops_6nd = NumberOf(line, "flops/6nd_backbone");
+  if (*event == "pass") {
+    marker->kind = RunMarker::Kind::kPass;
+    const double pass = NumberOf(line, "pass");
+    marker->number = std::isfinite(pass) ? static_cast<int64_t>(pass) : 0;
+    return true;
+  }
+  if (*event != "stage") return false;
+  marker->kind = RunMarker::Kind::kStage;
+  const auto full = line.find("full_softmax");
+  const double candidates = NumberOf(line, "candidates");
+  const bool all = full != line.end() && full->is_boolean() && full->get<bool>();
+  marker->number = all || !std::isfinite(candidates) ? 0 : static_cast<int64_t>(candidates);
+  return true;
 }
 
 double Median(std::vector<double> values) {
@@ -110,6 +154,8 @@ absl::StatusOr<RunMetrics> ReadRunMetrics(absl::string_view directory) {
 
   std::map<int64_t, TrainPoint> train;
   std::map<int64_t, EvalPoint> evals;
+  std::map<std::pair<int64_t, int>, RunMarker> markers;
+  std::map<int64_t, std::vector<double>> durations;
   std::vector<double> rates;
   std::vector<int64_t> unreadable, not_finite;
   double first_time = kMissing, last_time = kMissing;
@@ -141,16 +187,21 @@ absl::StatusOr<RunMetrics> ReadRunMetrics(absl::string_view directory) {
     }
     if (!finite) not_finite.push_back(number);
     if (kind == "train") {
-      const double loss = NumberOf(line, "train/loss");
-      if (std::isfinite(loss)) {
-        train[step] = {step, NumberOf(line, "throughput/total_tokens"), loss};
-      }
+      const TrainPoint point = ReadTraining(line, step);
+      if (std::isfinite(point.loss)) train[step] = point;
+      const double seconds = NumberOf(line, "throughput/duration");
+      if (seconds > 0) durations[point.candidates].push_back(seconds);
       const double rate = NumberOf(line, "throughput/tokens_per_second");
       if (rate > 0) rates.push_back(rate);
     } else if (kind == "eval") {
       EvalPoint& point = evals[step];
       point.step = step;
       ReadEvaluation(line, point);
+    } else if (kind == "event") {
+      RunMarker marker;
+      if (ReadMarker(line, step, &marker)) {
+        markers[{step, static_cast<int>(marker.kind)}] = marker;
+      }
     }
   }
   if (train.empty() && evals.empty()) {
@@ -159,6 +210,10 @@ absl::StatusOr<RunMetrics> ReadRunMetrics(absl::string_view directory) {
   }
   for (const auto& [step, point] : train) run.train.push_back(point);
   for (const auto& [step, point] : evals) run.evals.push_back(point);
+  for (const auto& [place, marker] : markers) run.markers.push_back(marker);
+  for (auto& [candidates, seconds] : durations) {
+    run.step_seconds[candidates] = Median(std::move(seconds));
+  }
   run.tokens_per_second = Median(rates);
   run.seconds = last_time - first_time;
   if (!unreadable.empty()) {

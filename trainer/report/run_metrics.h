@@ -15,10 +15,24 @@ namespace overtok {
 
 inline constexpr double kMissing = std::numeric_limits<double>::quiet_NaN();
 
+// Which quantity a training line's loss is. Curves of different ones are never joined.
+enum class LossKind { kFull, kSampled, kFocal };
+
 struct TrainPoint {
   int64_t step;
   double tokens;  // throughput/total_tokens; NaN when the line has none
-  double loss;    // train/loss, nats per token; finite
+  double loss;    // of `kind`: train/loss, train/sampled_softmax_loss, train/focal_loss; finite
+  LossKind kind = LossKind::kFull;
+  int64_t candidates = 0;  // of a sampled softmax; 0: every class
+};
+
+// The first step of a stage of the sampled softmax, or of a pass over the data.
+struct RunMarker {
+  enum class Kind { kStage, kPass };
+  Kind kind = Kind::kPass;
+  int64_t step = 0;  // completed before it
+  double tokens = kMissing, flops_6nd = kMissing;
+  int64_t number = 0;  // P, 0 for the full softmax; or the pass, from 0
 };
 
 struct SetScore {
@@ -29,14 +43,22 @@ struct SetScore {
 struct EvalPoint {
   int64_t step;
   double tokens = kMissing, flops_6nd = kMissing;
+  double passes = kMissing;  // train/current_epoch: over the data, so far
   double held_out_macro = kMissing, paloma_macro = kMissing;
+  // The same with logits adjusted for the candidates' inclusion, while those are sampled.
+  double held_out_adjusted = kMissing, paloma_adjusted = kMissing;
+  // Made inside a sampled stage: the full softmax is worse than the weights deserve.
+  bool sampled_stage = false;
   std::map<std::string, SetScore> sets;  // "held_out/novel", "paloma/c4_en", ...
 };
 
 struct RunMetrics {
   std::string directory, name;
-  std::vector<TrainPoint> train;  // ascending steps, each once: of repeated ones the last line
-  std::vector<EvalPoint> evals;   // the same
+  std::vector<TrainPoint> train;   // ascending steps, each once: of repeated ones the last line
+  std::vector<EvalPoint> evals;    // the same
+  std::vector<RunMarker> markers;  // ascending steps
+  // Seconds of a step, median, by the number of candidates (0: full softmax).
+  std::map<int64_t, double> step_seconds;
   // The last finite value of every numeric field of any line.
   std::map<std::string, double> last;
   int64_t last_step = 0;

@@ -46,7 +46,7 @@ std::string Marker(int color, double x, double y, double r) {
 }
 
 struct LegendItem {
-  double x;
+  double x;  // < 0: has none
   int row;
 };
 
@@ -56,6 +56,10 @@ std::vector<LegendItem> LayOutLegend(const Plot& plot, double width) {
   double x = 0;
   int row = 0;
   for (const PlotSeries& series : plot.series) {
+    if (!series.in_legend) {
+      items.push_back({-1, row});
+      continue;
+    }
     const double needed = 40 + TextWidth(series.name);
     if (x > 0 && x + needed > width) {
       x = 0;
@@ -110,6 +114,7 @@ class Renderer {
     Text(12, 20, "ot-title", "start", plot_.title);
     Legend();
     Axes();
+    Markers();
     for (const PlotSeries& series : plot_.series) Series(series);
     EndLabels();
     out_ += "</svg>\n";
@@ -128,11 +133,16 @@ class Renderer {
 
   void Legend() {
     for (size_t i = 0; i < legend_.size(); ++i) {
+      if (legend_[i].x < 0) continue;
       const double x = 12 + legend_[i].x, y = 36 + 20.0 * legend_[i].row;
       const int color = plot_.series[i].color % kPlotColors;
-      absl::StrAppend(&out_, "<path class=\"ot-line ot-s", color, "\" d=\"M", Coordinate(x), " ",
-                      Coordinate(y), "h22\"/>", Marker(color, x + 11, y, 4), " class=\"ot-dot ot-f",
-                      color, "\"/>\n");
+      const bool dashed = plot_.series[i].dashed;
+      absl::StrAppend(&out_, "<path class=\"", LineClasses(color, dashed), "\" d=\"M",
+                      Coordinate(x), " ", Coordinate(y), "h22\"/>");
+      if (!dashed) {
+        absl::StrAppend(&out_, Marker(color, x + 11, y, 4), " class=\"ot-dot ot-f", color, "\"/>");
+      }
+      out_ += "\n";
       Text(x + 27, y + 4, "ot-text", "start", plot_.series[i].name);
     }
   }
@@ -167,6 +177,29 @@ class Renderer {
                     EscapeMarkup(plot_.y_label), "</text>\n");
   }
 
+  static std::string LineClasses(int color, bool dashed) {
+    return absl::StrCat("ot-line ot-s", color, dashed ? " ot-dash" : "");
+  }
+
+  // Labels stand side by side where they would cover one another, and are left out where there is
+  // no room for them; the lines stay.
+  void Markers() {
+    double free_from = 0;
+    for (const PlotMarker& marker : plot_.markers) {
+      if (!(marker.x >= x_.low && marker.x <= x_.high)) continue;
+      const double x = X(marker.x);
+      const std::string color =
+          marker.color < 0 ? "ot-axis" : absl::StrCat("ot-s", marker.color % kPlotColors);
+      absl::StrAppend(&out_, "<path class=\"ot-mark ", marker.dotted ? "ot-dots " : "", color,
+                      "\" d=\"M", Coordinate(x), " ", Coordinate(top_), "V", Coordinate(bottom_),
+                      "\"><title>", EscapeMarkup(marker.label), "</title></path>\n");
+      const double width = TextWidth(marker.label);
+      if (x + 3 < free_from || x + 3 + width > right_ + 10) continue;
+      Text(x + 3, top_ + 10, "ot-text ot-soft ot-small", "start", marker.label);
+      free_from = x + 3 + width;
+    }
+  }
+
   void Path(const std::vector<PlotPoint>& points, absl::string_view classes) {
     absl::StrAppend(&out_, "<path class=\"", classes, "\" d=\"");
     const char* command = "M";
@@ -180,12 +213,23 @@ class Renderer {
   void Series(const PlotSeries& series) {
     const int color = series.color % kPlotColors;
     if (series.faint.size() > 1) Path(series.faint, absl::StrCat("ot-faint ot-s", color));
-    if (series.line.size() > 1) Path(series.line, absl::StrCat("ot-line ot-s", color));
+    // Pieces of one kind: a segment is dashed where one of its ends is hollow.
+    for (size_t begin = 0; begin + 1 < series.line.size();) {
+      const auto dashed = [&](size_t i) {
+        return series.dashed || series.line[i].hollow || series.line[i + 1].hollow;
+      };
+      size_t end = begin + 1;
+      while (end + 1 < series.line.size() && dashed(end) == dashed(begin)) ++end;
+      Path({series.line.begin() + static_cast<int64_t>(begin),
+            series.line.begin() + static_cast<int64_t>(end) + 1},
+           LineClasses(color, dashed(begin)));
+      begin = end;
+    }
     // A single point has no line to be seen by.
     if (!series.markers && series.line.size() > 1) return;
     for (const PlotPoint& point : series.line) {
-      absl::StrAppend(&out_, Marker(color, X(point.x), Y(point.y), 4), " class=\"ot-dot ot-f",
-                      color, "\"");
+      absl::StrAppend(&out_, Marker(color, X(point.x), Y(point.y), 4), " class=\"",
+                      point.hollow ? "ot-hollow ot-s" : "ot-dot ot-f", color, "\"");
       if (point.hint.empty()) {
         out_ += "/>\n";
       } else {
@@ -248,11 +292,15 @@ std::string PlotStyle() {
       ".ot-grid{stroke:#e4e4e4;fill:none}.ot-axis{stroke:#767676;fill:none}"
       ".ot-line{fill:none;stroke-width:2.2;stroke-linejoin:round;stroke-linecap:round}"
       ".ot-faint{fill:none;stroke-width:1;stroke-opacity:.28;stroke-linejoin:round}"
-      ".ot-dot{stroke:#fff;stroke-width:1.2}",
+      ".ot-dash{stroke-width:1.5;stroke-dasharray:5 4;stroke-linecap:butt}"
+      ".ot-mark{fill:none;stroke-width:1;stroke-opacity:.6}.ot-dots{stroke-dasharray:1.5 3}"
+      ".ot-small{font-size:11px}"
+      ".ot-hollow{fill:#fff;stroke-width:1.6}.ot-dot{stroke:#fff;stroke-width:1.2}",
       light,
       "@media screen and (prefers-color-scheme:dark){.ot-paper{fill:#14171a}"
       ".ot-title{fill:#f0f0f0}.ot-text{fill:#d6d6d6}.ot-soft{fill:#a8a8a8}"
-      ".ot-grid{stroke:#30353a}.ot-axis{stroke:#8a8a8a}.ot-dot{stroke:#14171a}",
+      ".ot-grid{stroke:#30353a}.ot-axis{stroke:#8a8a8a}.ot-dot{stroke:#14171a}"
+      ".ot-hollow{fill:#14171a}",
       dark, "}");
 }
 

@@ -12,8 +12,9 @@
 namespace overtok {
 
 struct PlotPoint {
-  double x, y;       // finite; x > 0 on a logarithmic axis
-  std::string hint;  // shown by a viewer when the point is pointed at; empty: none
+  double x, y;          // finite; x > 0 on a logarithmic axis
+  std::string hint;     // shown by a viewer when the point is pointed at; empty: none
+  bool hollow = false;  // a marker without filling, and a dashed line to both sides
 };
 
 struct PlotSeries {
@@ -23,6 +24,16 @@ struct PlotSeries {
   bool markers = false;
   std::string end_label;  // beside the last point of the line
   int color = 0;          // index into the palette; the same run has the same one in every plot
+  bool dashed = false;    // the whole line, and thinner: another quantity than the solid ones
+  bool in_legend = true;  // false: a further piece of a line that the legend has already
+};
+
+// A place on the x axis: a thin vertical line through the plot, with a word at its top.
+struct PlotMarker {
+  double x;
+  std::string label;
+  bool dotted = false;  // tells two sorts of places apart
+  int color = -1;       // of a run, where not all runs share the place; -1: none
 };
 
 struct Plot {
@@ -30,8 +41,9 @@ struct Plot {
   std::string x_label, y_label;
   bool log_x = false;
   bool x_from_zero = false;
-  bool scientific_x = false;       // 2×10¹² rather than 2T
-  std::vector<PlotSeries> series;  // at least one point in all
+  bool scientific_x = false;        // 2×10¹² rather than 2T
+  std::vector<PlotSeries> series;   // at least one point in all
+  std::vector<PlotMarker> markers;  // those outside the axis are not drawn
 };
 
 struct PlotSize {

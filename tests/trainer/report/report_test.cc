@@ -89,6 +89,89 @@ TEST(ReportPlotTest, ColorsStayWithTheRun) {
   EXPECT_EQ(plot.series[1].color, 2);
 }
 
+// A run with a sampled stage of 20 steps, then the full softmax.
+RunMetrics SampledRun(const std::string& name) {
+  RunMetrics run = SampleRun(name);
+  for (int i = 0; i < 20; ++i) {
+    run.train[static_cast<size_t>(i)].kind = LossKind::kSampled;
+    run.train[static_cast<size_t>(i)].candidates = 4096;
+  }
+  run.evals[1].sampled_stage = run.evals[2].sampled_stage = true;
+  run.evals[2].held_out_adjusted = 6.9;
+  run.markers = {{RunMarker::Kind::kStage, 0, 0, 0, 4096},
+                 {RunMarker::Kind::kStage, 20, 64.0 * 20, 64e6 * 20, 0}};
+  run.step_seconds = {{4096, 0.5}, {0, 0.8}};
+  return run;
+}
+
+TEST(ReportPlotTest, ASampledLossIsNeverJoinedWithTheFullOne) {
+  const Plot plot = TrainingPlot({SampledRun("a")});
+  ASSERT_THAT(plot.series, SizeIs(2));
+  EXPECT_EQ(plot.series[0].name, "a, sampled");
+  EXPECT_TRUE(plot.series[0].dashed);
+  EXPECT_THAT(plot.series[0].line, SizeIs(20));
+  EXPECT_EQ(plot.series[0].end_label, "");
+  EXPECT_EQ(plot.series[1].name, "a");
+  EXPECT_FALSE(plot.series[1].dashed);
+  EXPECT_EQ(plot.series[1].line.front().x, 64.0 * 21);
+  // The moving average stops at the border: the first value of a stretch is its own.
+  EXPECT_EQ(plot.series[1].line.front().y, plot.series[1].faint.front().y);
+  ASSERT_THAT(plot.markers, SizeIs(1));  // the start has none
+  EXPECT_EQ(plot.markers[0].x, 64.0 * 20);
+  EXPECT_EQ(plot.markers[0].label, "full");
+}
+
+TEST(ReportPlotTest, SampledStagesAreHollowAndTheAdjustedCurveIsItsOwn) {
+  const Plot plot = MacroPlot({SampledRun("a")});
+  ASSERT_THAT(plot.series, SizeIs(2));
+  EXPECT_TRUE(plot.series[0].line[0].hollow);
+  EXPECT_TRUE(plot.series[0].line[1].hollow);
+  EXPECT_FALSE(plot.series[0].line[2].hollow);
+  EXPECT_EQ(plot.series[1].name, "a, inclusion-adjusted");
+  ASSERT_THAT(plot.series[1].line, SizeIs(1));
+  EXPECT_EQ(plot.series[1].line[0].y, 6.9);
+  const std::string svg = RenderSvg(plot, kWidePlot, "p", true);
+  EXPECT_THAT(svg, HasSubstr("class=\"ot-hollow ot-s0\""));
+  EXPECT_THAT(svg, HasSubstr("class=\"ot-line ot-s0 ot-dash\""));
+  EXPECT_THAT(svg, HasSubstr("class=\"ot-mark ot-axis\""));
+}
+
+TEST(ReportPlotTest, MarkersOfOneRunHaveItsColor) {
+  RunMetrics a = SampledRun("a"), b = SampledRun("b");
+  b.markers[1].tokens = 64.0 * 30;
+  const Plot apart = TrainingPlot({a, b});
+  ASSERT_THAT(apart.markers, SizeIs(2));
+  EXPECT_EQ(apart.markers[0].color, 0);
+  EXPECT_EQ(apart.markers[1].color, 1);
+  const Plot shared = TrainingPlot({a, SampledRun("c"), SampleRun("none")});
+  ASSERT_THAT(shared.markers, SizeIs(1));
+  EXPECT_EQ(shared.markers[0].color, -1);
+}
+
+TEST(ReportPlotTest, PassesHaveAPlotWhereDataRepeats) {
+  RunMetrics run = SampleRun("a");
+  EXPECT_TRUE(PassesPlot({run}).series.empty());
+  for (EvalPoint& point : run.evals) point.passes = static_cast<double>(point.step) / 20;
+  const Plot plot = PassesPlot({run});
+  ASSERT_THAT(plot.series, SizeIs(1));
+  EXPECT_THAT(plot.series[0].line, SizeIs(3));  // without the start
+  EXPECT_EQ(plot.series[0].line[2].x, 2.5);
+  ASSERT_THAT(plot.markers, SizeIs(2));
+  EXPECT_EQ(plot.markers[1].label, "pass 3");
+}
+
+TEST(ReportPageTest, ComparesRunsAndLeavesSampledStagesOutOfTheBest) {
+  RunMetrics run = SampledRun("a");
+  run.evals[3].held_out_macro = 8.0;  // worse than the sampled evaluation at step 20
+  run.last["memory/peak_gib"] = 1.25;
+  const std::string page = RenderReport({run, SampleRun("b")});
+  EXPECT_THAT(page, HasSubstr("8.0000 <span class=\"soft\">step 50</span></td><td>5.0000"));
+  EXPECT_THAT(page, HasSubstr("Step time, ms, P = 4096</th><td>500.0</td><td>–</td>"));
+  EXPECT_THAT(page, HasSubstr("Step time, ms, full softmax</th><td>800.0</td>"));
+  EXPECT_THAT(page, HasSubstr("Peak memory, GiB</th><td>1.25</td>"));
+  EXPECT_THAT(page, HasSubstr("Hollow points"));
+}
+
 TEST(ReportPageTest, ShowsNumbersEscapesNamesAndLoadsNothing) {
   RunMetrics run = SampleRun("<b>&");
   run.config = "a: <x>\n";

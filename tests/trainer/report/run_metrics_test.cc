@@ -47,6 +47,35 @@ TEST_F(RunMetricsTest, ReadsCurvesAndLastValues) {
   EXPECT_THAT(run->warnings, IsEmpty());
 }
 
+TEST_F(RunMetricsTest, SampledLossesStagesAndPassesAreToldApart) {
+  const auto run = Read(
+      R"({"step":0,"time":1,"kind":"event","event":"stage","candidates":4096,"full_softmax":false,"throughput/total_tokens":0}
+{"step":1,"time":1,"kind":"train","train/sampled_softmax_loss":5.5,"sampled/main/candidates":4096,"throughput/duration":0.5}
+{"step":1,"time":1,"kind":"eval","eval/sampled_stage":true,"eval/held_out/macro_loss":6.5,"eval/held_out/inclusion_adjusted/macro_loss":6.0,"eval/held_out/inclusion_adjusted/novel/loss":6.0,"train/current_epoch":1.5}
+{"step":1,"time":1,"kind":"event","event":"stage","candidates":16384,"full_softmax":true,"throughput/total_tokens":64}
+{"step":1,"time":1,"kind":"event","event":"pass","pass":1,"throughput/total_tokens":64}
+{"step":2,"time":1,"kind":"train","train/loss":6.4,"throughput/duration":0.75}
+{"step":2,"time":1,"kind":"event","event":"error","message":"no"}
+)");
+  OT_ASSERT_OK(run);
+  ASSERT_EQ(run->train.size(), 2u);
+  EXPECT_EQ(run->train[0].kind, LossKind::kSampled);
+  EXPECT_EQ(run->train[0].candidates, 4096);
+  EXPECT_EQ(run->train[1].kind, LossKind::kFull);
+  ASSERT_EQ(run->evals.size(), 1u);
+  EXPECT_TRUE(run->evals[0].sampled_stage);
+  EXPECT_EQ(run->evals[0].held_out_macro, 6.5);
+  EXPECT_EQ(run->evals[0].held_out_adjusted, 6.0);
+  EXPECT_EQ(run->evals[0].passes, 1.5);
+  EXPECT_TRUE(run->evals[0].sets.empty());  // adjusted scores are no set's
+  ASSERT_EQ(run->markers.size(), 3u);
+  EXPECT_EQ(run->markers[1].number, 0);
+  EXPECT_EQ(run->markers[1].tokens, 64);
+  EXPECT_EQ(run->markers[2].kind, RunMarker::Kind::kPass);
+  EXPECT_EQ(run->step_seconds.at(4096), 0.5);
+  EXPECT_EQ(run->step_seconds.at(0), 0.75);
+}
+
 TEST_F(RunMetricsTest, EvaluationsOfOneStepMakeOnePoint) {
   const auto run = Read(
       R"({"step":0,"time":1,"kind":"eval","eval/held_out/novel/loss":9.7,"eval/held_out/novel/bpb":3.5,"eval/held_out/macro_loss":9.7,"flops/6nd_backbone":0}
