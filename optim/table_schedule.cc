@@ -10,8 +10,8 @@
 namespace overtok {
 namespace {
 
-// Terms of the sums below this, relative to their first one, are left out.
-constexpr double kNegligible = 0x1p-60;
+// Terms of the sums below this, relative to their first one, are left out: in f64, in f32.
+constexpr double kNegligible = 0x1p-60, kNegligibleF32 = 0x1p-30;
 // The series in eps / sqrt(v) stops at the second order where the third is below this, relative to
 // the whole movement: half a rounding of f32.
 constexpr double kSeriesError = 0x1p-25;
@@ -49,10 +49,12 @@ TableSchedule::TableSchedule(const OptimizerConfig& config, int64_t steps, Memor
   if (moves()) {
     rho_ = rule_.beta1 / std::sqrt(rule_.beta2);
     series_ = rho_ < 1;
-    replay_.window = steps;
-    const double window = series_ ? std::ceil(std::log(kNegligible) / std::log(rho_)) : 0;
-    if (series_ && window < static_cast<double>(steps))
-      replay_.window = static_cast<int64_t>(window);
+    const auto window = [&](double negligible) {
+      const double terms = std::ceil(std::log(negligible) / std::log(rho_));
+      return series_ && terms < static_cast<double>(steps) ? static_cast<int64_t>(terms) : steps;
+    };
+    replay_.window = window(kNegligible);
+    replay_.window_f32 = window(kNegligibleF32);
   }
   const auto take = [&](Shape shape) {
     return memory->Take(Purpose::kOptimizer, "table schedule", DType::kF64, shape);

@@ -41,8 +41,7 @@ struct RowFactors {
     const double from = replay.series_from.data<double>()[last] * (sizeof(T) == 8 ? 0x1p20 : 1);
     series_from_ = hn::Set(
         d, static_cast<T>(std::max(from, static_cast<double>(std::numeric_limits<T>::min()))));
-    // In f32 half the window leaves less than 2^-30.
-    terms_ = std::min(gap, sizeof(T) == 8 ? replay.window : (replay.window + 1) / 2);
+    terms_ = std::min(gap, sizeof(T) == 8 ? replay.window : replay.window_f32);
   }
 
   // What the silent steps take off the value of elements with moments m, v.
@@ -125,8 +124,7 @@ HWY_INLINE void ReplayAdamRow(D d, const TableState& state, const RowFactors<D>&
       const int64_t count = std::min(lanes, width - i);
       const auto m0 = LoadFirst(d, m + i, count);
       const auto move = hn::IfThenZeroElse(hn::Eq(m0, hn::Zero(d)), hn::Mul(m0, factor));
-      writer.Write(d, hn::Sub(hn::Mul(factors.kept, LoadFirst(d, value + i, count)), move), i,
-                   count);
+      writer.Write(d, hn::MulSub(factors.kept, LoadFirst(d, value + i, count), move), i, count);
       if constexpr (kStore) {
         StoreFirst(d, DropSubnormal(d, hn::Mul(factors.power1, m0)), m + i, count);
       }
@@ -138,8 +136,8 @@ HWY_INLINE void ReplayAdamRow(D d, const TableState& state, const RowFactors<D>&
   for (int64_t i = 0; i < width; i += lanes) {
     const int64_t count = std::min(lanes, width - i);
     const auto m0 = LoadFirst(d, m + i, count), v0 = LoadFirst(d, v + i, count);
-    const auto kept = hn::Mul(factors.kept, LoadFirst(d, value + i, count));
-    writer.Write(d, hn::Sub(kept, factors.Move(d, m0, v0)), i, count);
+    const auto before = LoadFirst(d, value + i, count);
+    writer.Write(d, hn::MulSub(factors.kept, before, factors.Move(d, m0, v0)), i, count);
     if constexpr (kStore) {
       const auto m1 = DropSubnormal(d, hn::Mul(factors.power1, m0));
       const auto v1 = hn::Mul(factors.power2, v0);

@@ -41,7 +41,8 @@ struct TableState {
 // Elements with m = 0 are only scaled by kept.
 struct TableReplay {
   int64_t step = 0;    // at most N, the steps of the run
-  int64_t window = 0;  // silent steps that can move a row; the rest is below f64 rounding
+  // Silent steps that can move a row; the rest is below rounding in f64, in f32.
+  int64_t window = 0, window_f32 = 0;
   // Entries [0, step] are valid.
   Tensor moved, moved_eps, moved_eps2, series_from, kept;
   // beta1^j, beta2^j, beta2^(j/2) of j steps.
