@@ -4,22 +4,20 @@
 #include <cstdio>
 #include <memory>
 #include <string>
-#include <vector>
 
+#include "tools/config_arguments.h"
 #include "tools/program.h"
-#include "trainer/config/load.h"
 
 namespace overtok {
 namespace {
 
 struct Arguments {
-  std::string config;
-  std::vector<std::string> overrides;
+  ConfigArguments config;
   bool json = false;
 };
 
 absl::StatusOr<int> Run(const Arguments& arguments) {
-  OT_ASSIGN_OR_RETURN(LoadedConfig loaded, LoadConfig(arguments.config, arguments.overrides));
+  OT_ASSIGN_OR_RETURN(LoadedConfig loaded, Load(arguments.config));
   OT_ASSIGN_OR_RETURN(const Plan plan, MakePlan(std::move(loaded)));
   const std::string text = arguments.json ? plan.ToJson() : plan.ToText();
   std::fputs(text.c_str(), stdout);
@@ -33,8 +31,7 @@ void AddPlan(Program& program) {
   CLI::App* command = program.Add(
       "plan", "Parameters, memory, FLOPs, tokens and disk of a configuration; allocates nothing",
       [arguments] { return Run(*arguments); });
-  command->add_option("config", arguments->config, "Configuration file")->required();
-  command->add_option("overrides", arguments->overrides, "key.path=value ...");
+  AddConfigArguments(command, &arguments->config);
   command->add_flag("--json", arguments->json, "One JSON object");
 }
 

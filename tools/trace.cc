@@ -3,23 +3,20 @@
 #include "trainer/trace.h"
 
 #include <memory>
-#include <string>
-#include <vector>
 
+#include "tools/config_arguments.h"
 #include "tools/program.h"
-#include "trainer/config/load.h"
 
 namespace overtok {
 namespace {
 
 struct Arguments {
-  std::string config;
-  std::vector<std::string> overrides;
+  ConfigArguments config;
   TraceOptions options;
 };
 
 absl::StatusOr<int> Run(const Arguments& arguments) {
-  OT_ASSIGN_OR_RETURN(LoadedConfig loaded, LoadConfig(arguments.config, arguments.overrides));
+  OT_ASSIGN_OR_RETURN(LoadedConfig loaded, Load(arguments.config));
   OT_RETURN_IF_ERROR(WriteTrace(std::move(loaded), arguments.options));
   return 0;
 }
@@ -31,8 +28,7 @@ void AddTrace(Program& program) {
   CLI::App* command = program.Add(
       "trace", "Write what some training steps did, for another implementation to check",
       [arguments] { return Run(*arguments); });
-  command->add_option("config", arguments->config, "Configuration file")->required();
-  command->add_option("overrides", arguments->overrides, "key.path=value ...");
+  AddConfigArguments(command, &arguments->config);
   command->add_option("--steps", arguments->options.steps, "Training steps to run")
       ->capture_default_str();
   command->add_option("--out", arguments->options.out, "HDF5 file to write")->required();

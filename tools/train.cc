@@ -1,23 +1,20 @@
 // `overtok train`: trains a configuration, from the newest checkpoint of its run directory on.
 #include <memory>
-#include <string>
-#include <vector>
 
+#include "tools/config_arguments.h"
 #include "tools/program.h"
-#include "trainer/config/load.h"
 #include "trainer/train_loop.h"
 
 namespace overtok {
 namespace {
 
 struct Arguments {
-  std::string config;
-  std::vector<std::string> overrides;
+  ConfigArguments config;
   bool fresh = false;
 };
 
 absl::StatusOr<int> Run(const Arguments& arguments) {
-  OT_ASSIGN_OR_RETURN(LoadedConfig loaded, LoadConfig(arguments.config, arguments.overrides));
+  OT_ASSIGN_OR_RETURN(LoadedConfig loaded, Load(arguments.config));
   TrainOptions options;
   options.fresh = arguments.fresh;
   return Train(std::move(loaded), options);
@@ -31,8 +28,7 @@ void AddTrain(Program& program) {
                                   "Train a configuration; the same command continues a run that "
                                   "was stopped (exit code 75: stopped by a signal, all saved)",
                                   [arguments] { return Run(*arguments); });
-  command->add_option("config", arguments->config, "Configuration file")->required();
-  command->add_option("overrides", arguments->overrides, "key.path=value ...");
+  AddConfigArguments(command, &arguments->config);
   command->add_flag("--fresh", arguments->fresh, "Refuse a run directory that holds a run already");
 }
 
