@@ -45,7 +45,7 @@ struct CandidateSet {
   bool overflow = false;     // more than P distinct labels: the block uses the full softmax
   bool every_class = false;  // P = V: ids are 0 ... V - 1
   int64_t present = 0;       // T, distinct labels of the block
-  uint64_t offset = 0;       // index in the sweep of the first class looked at
+  uint64_t offset = 0;       // index in the sweep of the first class looked at; 0 without a sweep
   double correction = 0;     // log weight added to negatives
   Tensor ids;                // [P] u32, ascending; undefined on overflow
   Tensor bias;               // [P] f32: 0 for labels, `correction` for negatives; undefined where
@@ -60,7 +60,8 @@ class CandidateSets {
   CandidateSets(const CandidateOptions& options, int64_t labels, int64_t blocks, int64_t most,
                 Memory* memory);
 
-  // Builds all sets. labels: every label of the step in batch order, below V. P <= most, <= V.
+  // Builds all sets. labels: every label of the step in batch order, below V; fewer than the sets
+  // were made for make fewer blocks of the same size. P <= most, <= V.
   void Build(std::span<const uint32_t> labels, int64_t candidates, int64_t step);
 
   const std::vector<CandidateSet>& sets() const { return sets_; }
