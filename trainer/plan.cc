@@ -54,6 +54,8 @@ MemoryPlan PlanMemory(const Config& config, int64_t windows) {
   const int64_t batches = LoaderOptions().depth + 1;
   plan.host = kProgramBytes + batches * config.tokens_per_step() * 12 +
               windows * static_cast<int64_t>(sizeof(uint32_t));
+  const TableTotals tables = TotalOf(TableCosts(config));
+  plan.tables = tables.value_bytes + tables.state_bytes;
   plan.checkpoint = CheckpointStore::Bytes(train.parameters(), train.optimizer().state());
   return plan;
 }
@@ -61,11 +63,20 @@ MemoryPlan PlanMemory(const Config& config, int64_t windows) {
 absl::Status CheckMemoryFits(const MemoryPlan& plan) {
   const AvailableMemory available = FindAvailableMemory();
   if (available.bytes < 0 || plan.total() <= available.bytes) return absl::OkStatus();
+  const std::string tables =
+      plan.tables == 0
+          ? ""
+          : absl::StrCat(
+                " Hashed tables take ", FormatBytes(plan.tables),
+                " of it: fewer rows (model.ngram_embedding.rows, model.ngram_head.rows) or "
+                "another optimizer.tables.storage, second_moment, beta1 or update need "
+                "less; `overtok plan` lists them.");
   return absl::ResourceExhaustedError(absl::StrCat(
       "the run needs ", FormatBytes(plan.total()), " of memory, ", FormatBytes(available.bytes),
       " are available here (", available.source, "). It takes: ", ListPurposes(plan),
       ". A smaller train.micro_batch_sequences or train.recompute=block needs less for "
-      "activations."));
+      "activations.",
+      tables));
 }
 
 Config WithoutMethods(Config config) {

@@ -22,6 +22,20 @@ has the methods, which fit every recipe): the same as a `base:` list that ends w
 `key.path=value` on the command line lies over the files; the value is any YAML, lists
 `[a, b]` and mappings `{a: 1}` included, and of two values for one key the later one holds.
 
+The arms of this project, each for itself or several over each other:
+
+| `configs/arms/` | what it adds |
+|---|---|
+| `ss.yaml` | sampled softmax, published stages for 128,256 classes |
+| `oe.yaml` | hashed 2-gram and 3-gram input tables |
+| `head2_only.yaml` | a second token head |
+| `ot_h.yaml`, `ot_h_ss.yaml` | input tables and a second token head; with sampled softmax |
+| `ot_2.yaml`, `ot_2_ss.yaml` | input tables and a hashed 2-gram head; main head sampled as well |
+| `focal.yaml` | focal loss, gamma 1 |
+| `small_tables.yaml` | as `ot_h.yaml`, with 1.28M rows |
+| `repeat_2_4.yaml` | 2.4 passes over less data, the same steps |
+| `frozen.yaml` | as `ot_h.yaml` over repeated data, tables frozen from the second pass on |
+
 Four sections may be `null`, which is their default and turns off what they describe:
 `model.ngram_embedding`, `model.second_token_head`, `model.ngram_head` and `loss.sampled_softmax`.
 A mapping turns one on, also an empty one (`{}`: every key has its default), and a later `null`

@@ -170,7 +170,7 @@ TEST(Arms, LieOverEachOther) {
   EXPECT_EQ(loaded->config.loss.focal_gamma, 1);
   OT_EXPECT_ERROR(LoadArms("recipes/130m", {"ot_2", "focal"}), "does not go with model.ngram_head");
   OT_EXPECT_ERROR(LoadArms("recipes/130m", {"ss", "focal"}),
-                  "arms/focal.yaml:3: loss.focal_gamma: 1 does not go with loss.sampled_softmax");
+                  "arms/focal.yaml:4: loss.focal_gamma: 1 does not go with loss.sampled_softmax");
 }
 
 TEST(Arms, OverASmallerVocabulary) {
