@@ -17,7 +17,7 @@ TableStorage StorageOf(const OptimizerConfig& config);
 
 class TableSchedule {
  public:
-  // For a run of `steps`; takes 14 f64 a step, and a pass over them.
+  // For a run of `steps`; takes 15 f64 a step, and a pass over them.
   TableSchedule(const OptimizerConfig& config, int64_t steps, Memory* memory);
 
   TableRule rule() const;

@@ -5,6 +5,7 @@
 
 #include "core/ops/kernels.h"
 #include "core/rng.h"
+#include "optim/table_schedule.h"
 
 namespace overtok {
 namespace {
@@ -245,6 +246,54 @@ void AddOptimizerOps(std::vector<OpCase>& cases) {
   });
 }
 
+// Rows spread over a table of hashed n-grams, as a batch touches them, one step behind before the
+// replay. Values and both moments in f32.
+void AddTableRowOps(std::vector<OpCase>& cases) {
+  constexpr int64_t kRows = 65536, kRowWidth = 256, kTouched = 8192, kSteps = 4;
+  const auto add = [&](std::string name, double tensors, bool update) {
+    cases.push_back(
+        {std::move(name), "f32", Text({kTouched, kRowWidth}), Ceiling::kMemory,
+         4 * tensors * static_cast<double>(kTouched * kRowWidth), [=](Memory& memory) -> Call {
+           Operands o(memory);
+           OptimizerConfig config;
+           config.adam_lr = 1e-3;
+           TableSchedule schedule(config, kSteps, &memory);
+           const Shape table = {kRows, kRowWidth};
+           const TableState state = {o.Normal(DType::kF32, table), o.Normal(DType::kF32, table),
+                                     o.Constant(DType::kF32, table, 1),
+                                     o.Take(DType::kU32, {kRows})};
+           const Tensor rows = o.Take(DType::kU32, {kTouched});
+           auto* row = rows.data<uint32_t>();
+           for (int64_t i = 0; i < kTouched; ++i) row[i] = static_cast<uint32_t>(i * 8 + i * 5 % 8);
+           const auto stand_at = [=](int64_t step) {
+             for (int64_t i = 0; i < kTouched; ++i)
+               state.last.data<uint32_t>()[row[i]] = static_cast<uint32_t>(step);
+           };
+           if (update) {
+             const TableUpdateArgs args = {.state = state,
+                                           .rule = schedule.rule(),
+                                           .rows = rows,
+                                           .gradient = o.Normal(DType::kF32, {kTouched, kRowWidth}),
+                                           .clip = {},
+                                           .constants = {},
+                                           .rate = 1e-3};
+             return [=](const Context& c) {
+               stand_at(0);
+               TableUpdate(c, args);
+             };
+           }
+           const TableReplayArgs args = {state, schedule.rule(), schedule.At(kSteps), rows};
+           return [=](const Context& c) {
+             stand_at(kSteps - 1);
+             TableReplayRows(c, args);
+           };
+         }});
+  };
+  // Value and both moments in and out, and the gradient in.
+  add("table_replay_rows", 6, false);
+  add("table_update", 7, true);
+}
+
 void AddProducts(DType act, std::vector<OpCase>& cases) {
   const Ceiling ceiling = act == DType::kBF16 ? Ceiling::kBf16Products : Ceiling::kF32Products;
   const auto add = [&](std::string name, int64_t m, int64_t n, int64_t k, bool trans_a,
@@ -316,6 +365,7 @@ void AddProducts(DType act, std::vector<OpCase>& cases) {
 std::vector<OpCase> OpCases() {
   std::vector<OpCase> cases;
   AddTableOps(cases);
+  AddTableRowOps(cases);
   AddActivationOps(DType::kF32, cases);
   AddActivationOps(DType::kBF16, cases);
   AddOptimizerOps(cases);
