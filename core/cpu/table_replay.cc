@@ -31,6 +31,7 @@ struct RowFactors {
     };
     const int64_t gap = replay.step - last;
     kept = hn::Set(d, at(replay.kept, last));
+    decays = at(replay.kept, last) != 1;
     power1 = hn::Set(d, at(replay.power1, gap));
     power2 = hn::Set(d, at(replay.power2, gap));
     moved_ = hn::Set(d, at(replay.moved, last));
@@ -60,6 +61,7 @@ struct RowFactors {
   }
 
   V kept, power1, power2;
+  bool decays = false;
 
  private:
   HWY_NOINLINE V StepByStep(D d, V root) const {
@@ -99,7 +101,7 @@ HWY_INLINE void ReplayAdamRow(D d, const TableState& state, const RowFactors<D>&
   using T = hn::TFromD<D>;
   const int64_t width = state.value.dim(1), lanes = LanesOf(d);
   if (!state.m.defined()) {
-    for (int64_t i = 0; i < width; i += lanes) {
+    for (int64_t i = 0; i < width && (factors.decays || !kStore); i += lanes) {
       const int64_t count = std::min(lanes, width - i);
       writer.Write(d, hn::Mul(factors.kept, LoadFirst(d, value + i, count)), i, count);
     }
