@@ -5,16 +5,16 @@
 #include <string>
 #include <vector>
 
+#include "tools/config_arguments.h"
 #include "tools/program.h"
 #include "trainer/bench_step.h"
-#include "trainer/config/load.h"
 
 namespace overtok {
 namespace {
 
 struct StepArguments {
-  std::string config;
-  std::vector<std::string> overrides;
+  ConfigArguments config;
+  std::string ids = "uniform";
   BenchStepOptions options;
 };
 
@@ -35,8 +35,15 @@ void PrintOps(const BenchStepResult& result) {
 }
 
 absl::StatusOr<int> RunStep(const StepArguments& arguments) {
-  OT_ASSIGN_OR_RETURN(const LoadedConfig loaded, LoadConfig(arguments.config, arguments.overrides));
-  OT_ASSIGN_OR_RETURN(const BenchStepResult result, BenchStep(loaded.config, arguments.options));
+  BenchStepOptions options = arguments.options;
+  if (arguments.ids == "zipf") {
+    options.ids = IdDistribution::kZipf;
+  } else if (arguments.ids != "uniform") {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--ids is \"", arguments.ids, "\", expected uniform or zipf"));
+  }
+  OT_ASSIGN_OR_RETURN(const LoadedConfig loaded, Load(arguments.config));
+  OT_ASSIGN_OR_RETURN(const BenchStepResult result, BenchStep(loaded.config, options));
   std::printf("%s\n", result.ToJson().c_str());
   if (arguments.options.by_op) PrintOps(result);
   return 0;
@@ -53,13 +60,17 @@ void AddBench(Program& program) {
   CLI::App* step = program.AddBelow(bench, "step",
                                     "Whole training steps on random tokens; prints one JSON object",
                                     [arguments] { return RunStep(*arguments); });
-  step->add_option("config", arguments->config, "Configuration file")->required();
-  step->add_option("overrides", arguments->overrides, "key.path=value ...");
+  AddConfigArguments(step, &arguments->config);
   step->add_option("--warmup", arguments->options.warmup, "Steps that are not counted")
       ->capture_default_str();
   step->add_option("--repetitions", arguments->options.repetitions, "Steps that are counted")
       ->capture_default_str();
-
+  step->add_option("--ids", arguments->ids,
+                   "uniform, or zipf: id i as often as 1 / (i + 1), about what text does")
+      ->capture_default_str();
+  step->add_option("--table-age", arguments->options.table_age,
+                   "Start at this step, with tables as so many steps leave them")
+      ->capture_default_str();
   step->add_flag("--by-op", arguments->options.by_op, "Also print where the time goes, op by op");
   AddBenchOps(program, bench);
 }

@@ -217,6 +217,7 @@ void AddData(Program& program) {
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
 
   AddShrink(program, parent);
+  AddDataTables(program, parent);
 }
 
 }  // namespace overtok

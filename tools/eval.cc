@@ -1,14 +1,14 @@
 // `overtok eval`: scores a checkpoint of a run on the evaluation sets of a configuration.
 #include <cstdio>
 #include <memory>
-#include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "core/io/files.h"
+#include "tools/config_arguments.h"
 #include "tools/program.h"
 #include "trainer/config/key.h"
-#include "trainer/config/load.h"
 #include "trainer/evaluate.h"
 #include "trainer/run_directory.h"
 
@@ -16,24 +16,28 @@ namespace overtok {
 namespace {
 
 struct Arguments {
-  std::string config;
-  std::vector<std::string> overrides;
-  std::optional<int64_t> checkpoint;
-  std::string out;
+  ConfigArguments config;
+  std::string split = "held-out", out;
+  EvaluateOptions options;
 };
 
 absl::StatusOr<int> Run(const Arguments& arguments) {
-  std::string path = arguments.config;
-  std::vector<std::string> overrides = arguments.overrides;
-  if (IsDirectory(path)) {
-    // The run may have been moved since its configuration was written.
-    overrides.insert(overrides.begin(),
-                     absl::StrCat("checkpoint.directory=", FormatText(arguments.config)));
-    path = RunDirectory::ConfigOf(arguments.config);
+  EvaluateOptions options = arguments.options;
+  options.seen = arguments.split == "seen";
+  if (!options.seen && arguments.split != "held-out") {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--split is \"", arguments.split, "\", expected held-out or seen"));
   }
-  OT_ASSIGN_OR_RETURN(const LoadedConfig loaded, LoadConfig(path, overrides));
+  ConfigArguments config = arguments.config;
+  if (IsDirectory(config.config)) {
+    // The run may have been moved since its configuration was written.
+    config.overrides.insert(config.overrides.begin(),
+                            absl::StrCat("checkpoint.directory=", FormatText(config.config)));
+    config.config = RunDirectory::ConfigOf(config.config);
+  }
+  OT_ASSIGN_OR_RETURN(LoadedConfig loaded, Load(config));
   OT_ASSIGN_OR_RETURN(const EvaluationReport report,
-                      EvaluateCheckpoint(loaded, arguments.checkpoint));
+                      EvaluateCheckpoint(std::move(loaded), options));
   std::fputs(report.ToText().c_str(), stdout);
   if (!arguments.out.empty()) {
     OT_RETURN_IF_ERROR(WriteFileAtomically(arguments.out, report.ToJson()));
@@ -47,10 +51,16 @@ void AddEval(Program& program) {
   auto arguments = std::make_shared<Arguments>();
   CLI::App* command = program.Add("eval", "Loss and bits per byte of a checkpoint on held-out sets",
                                   [arguments] { return Run(*arguments); });
-  command->add_option("config", arguments->config, "Run directory, or configuration file")
-      ->required();
-  command->add_option("overrides", arguments->overrides, "key.path=value ...");
-  command->add_option("--checkpoint", arguments->checkpoint, "Step of the checkpoint; the newest");
+  AddConfigArguments(command, &arguments->config, "Run directory, or configuration file");
+  command->add_option("--checkpoint", arguments->options.step,
+                      "Step of the checkpoint; the newest");
+  command->add_option("--split", arguments->split,
+                      "held-out: the evaluation sets; seen: also windows of the training data by "
+                      "how often the run has read them [held-out]");
+  command->add_option("--windows", arguments->options.windows,
+                      "Windows of each slice of --split seen [256]");
+  command->add_flag("--scramble-ngrams", arguments->options.scramble_ngrams,
+                    "Displace every n-gram's row: what the content of the tables is worth");
   command->add_option("--out", arguments->out, "JSON file to write the scores to");
 }
 

@@ -35,6 +35,7 @@ void AddTokenize(Program& program);
 void AddTokenizer(Program& program);
 void AddData(Program& program);
 void AddShrink(Program& program, CLI::App* data);  // below AddData's
+void AddDataTables(Program& program, CLI::App* data);  // below AddData's
 void AddReport(Program& program);
 void AddConfig(Program& program);
 void AddTrain(Program& program);

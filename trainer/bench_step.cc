@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cmath>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <vector>
@@ -11,8 +12,8 @@
 #include "core/comm/communicator.h"
 #include "core/cpu/parallel.h"
 #include "core/memory.h"
-#include "core/rng.h"
 #include "data/batch.h"
+#include "losses/candidates.h"
 #include "trainer/config/derived.h"
 #include "trainer/train_step.h"
 
@@ -29,19 +30,26 @@ double Median(std::vector<double> values) {
   return n % 2 == 1 ? values[n / 2] : (values[n / 2 - 1] + values[n / 2]) / 2;
 }
 
-// One document a window, every position but the last weighs 1.
-Batch RandomBatch(const Config& config, uint64_t seed) {
-  Batch batch;
-  batch.Resize(config.train.batch_sequences, config.data.sequence_length);
-  const auto vocabulary = static_cast<uint64_t>(config.model.vocab_size);
-  for (size_t i = 0; i < batch.tokens.size(); ++i) {
-    batch.tokens[i] = static_cast<uint32_t>(Philox(seed, i, 0)[0] % vocabulary);
-    batch.segments[i] = 0;
-    const bool last = (static_cast<int64_t>(i) + 1) % batch.length == 0;
-    batch.loss_weight[i] = last ? 0.0F : 1.0F;
-    batch.weight_sum += batch.loss_weight[i];
+// Batches of so many bytes are made before the clock starts; longer benchmarks meet them again.
+constexpr int64_t kRingBytes = int64_t{256} << 20;
+
+// The steps of the run: enough for the benchmark, and such that none of its steps leaves the stage
+// that it would be in with a longer horizon.
+int64_t LengthOfRun(const Config& config, int64_t needed) {
+  if (config.train.steps >= needed) return config.train.steps;
+  if (!config.loss.sampled_softmax.has_value()) return needed;
+  const std::vector<SampledStage>& stages = config.loss.sampled_softmax->stages;
+  if (stages.empty()) return needed;
+  return static_cast<int64_t>(std::ceil(static_cast<double>(needed + 1) / stages.front().until));
+}
+
+int64_t StageNumber(const Config& config, int64_t step) {
+  int64_t stage = 0;
+  if (!config.loss.sampled_softmax.has_value()) return stage;
+  for (const SampledStage& s : config.loss.sampled_softmax->stages) {
+    if (StageEnd(s, config.train.steps) <= step) ++stage;
   }
-  return batch;
+  return stage;
 }
 
 }  // namespace
@@ -59,17 +67,24 @@ std::string BenchStepResult::ToJson() const {
   json["threads"] = threads;
   json["precision"] = precision;
   json["device"] = device;
+  json["ids"] = ids;
+  json["first_step"] = first_step;
+  json["candidates"] = candidates;
+  json["stage"] = stage;
+  json["overflow_share"] = overflow_share;
   return json.dump();
 }
 
 absl::StatusOr<BenchStepResult> BenchStep(const Config& given, const BenchStepOptions& options) {
-  if (options.repetitions < 1 || options.warmup < 0) {
-    return absl::InvalidArgumentError("--repetitions has to be at least 1 and --warmup at least 0");
+  if (options.repetitions < 1 || options.warmup < 0 || options.table_age < 0) {
+    return absl::InvalidArgumentError(
+        "--repetitions has to be at least 1, --warmup and --table-age at least 0");
   }
   Config config = given;
   // The rate must not reach its end during the benchmark; only its value depends on the horizon,
   // not the work.
-  config.train.steps = std::max(config.train.steps, options.warmup + options.repetitions + 1);
+  const int64_t first = options.table_age, count = options.warmup + options.repetitions;
+  config.train.steps = LengthOfRun(config, first + count + 1);
   Memory memory(Memory::Mode::kReal);
   const std::unique_ptr<Communicator> communicator = OneRank();
   TrainStep train(config, &memory, communicator.get());
@@ -77,21 +92,35 @@ absl::StatusOr<BenchStepResult> BenchStep(const Config& given, const BenchStepOp
     train.context() = Context(DeviceKind::kCpu, &StartProfile(train.context().kernels()));
   train.Commit();
   train.Initialize();
-  const Batch batch = RandomBatch(config, options.seed);
+  const BatchSource source(config, options.ids, options.seed);
+  AgeTables(source, first, &train);
+  const int64_t batch_bytes = config.tokens_per_step() * 12;
+  std::vector<Batch> ring(
+      static_cast<size_t>(std::clamp<int64_t>(kRingBytes / batch_bytes, 1, count)));
+  for (size_t i = 0; i < ring.size(); ++i) source.Fill(first + static_cast<int64_t>(i), &ring[i]);
 
+  BenchStepResult out;
+  int64_t blocks = 0, overflows = 0;
   std::vector<double> whole, forward, backward, optimizer;
-  for (int64_t step = 0; step < options.warmup + options.repetitions; ++step) {
-    if (step == options.warmup && options.by_op) ResetProfile();
+  for (int64_t i = 0; i < count; ++i) {
+    if (i == options.warmup && options.by_op) ResetProfile();
+    const Batch& batch = ring[static_cast<size_t>(i) % ring.size()];
     const double start = Now();
-    OT_ASSIGN_OR_RETURN(const StepResult result, train.Run(batch, step));
-    if (step < options.warmup) continue;
+    OT_ASSIGN_OR_RETURN(const StepResult result, train.Run(batch, first + i));
+    if (i < options.warmup) continue;
+    out.candidates = result.stage_candidates;
+    blocks += result.heads[0].candidates.blocks;
+    overflows += result.heads[0].candidates.overflows;
     whole.push_back(Now() - start);
     forward.push_back(result.forward_seconds);
     backward.push_back(result.backward_seconds);
     optimizer.push_back(result.optimizer_seconds);
   }
 
-  BenchStepResult out;
+  out.first_step = first;
+  out.stage = StageNumber(config, first + count - 1);
+  if (blocks > 0) out.overflow_share = static_cast<double>(overflows) / static_cast<double>(blocks);
+  out.ids = options.ids == IdDistribution::kZipf ? "zipf" : "uniform";
   const auto tokens = static_cast<double>(config.tokens_per_step());
   const double seconds = Median(whole);
   out.tokens_per_second = tokens / seconds;

@@ -1,5 +1,6 @@
-// `overtok bench step`: whole training steps of a configuration on random tokens, timed. The same
-// code path as training; the loss means nothing, the work is real. No shards are read.
+// `overtok bench step`: whole training steps of a configuration on random tokens, timed, with fresh
+// ids in every step. The same code path as training; the loss means nothing, the work is real. No
+// shards are read.
 #pragma once
 
 #include <cstdint>
@@ -8,6 +9,7 @@
 
 #include "core/ops/profile.h"
 #include "core/status.h"
+#include "trainer/bench_batches.h"
 #include "trainer/config/config.h"
 
 namespace overtok {
@@ -16,7 +18,10 @@ struct BenchStepOptions {
   int64_t warmup = 2;       // steps not counted
   int64_t repetitions = 7;  // steps counted; medians are reported
   bool by_op = false;       // time every op as well
-  uint64_t seed = 1;        // of the token ids, uniform over the vocabulary
+  uint64_t seed = 1;        // of the token ids
+  IdDistribution ids = IdDistribution::kUniform;
+  // Start at this step, with tables as so many steps on such ids leave them.
+  int64_t table_age = 0;
 };
 
 struct BenchStepResult {
@@ -27,7 +32,12 @@ struct BenchStepResult {
   double peak_gib = 0;      // peak resident memory of the process
   double planned_gib = 0;   // what the plan says the step takes
   int threads = 0;
-  std::string precision, device;
+  std::string precision, device, ids;
+  // Of the last step: P of the main head and its stage, from 0; V and the number of stages with the
+  // full softmax.
+  int64_t candidates = 0, stage = 0;
+  double overflow_share = 0;  // of the main head's blocks, over the counted steps
+  int64_t first_step = 0;     // table_age
   // With by_op: totals over the counted steps, longest first, and how many steps these were.
   std::vector<OpTime> ops;
   int64_t steps = 0;

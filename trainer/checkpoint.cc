@@ -150,8 +150,7 @@ int64_t BytesOf(const std::vector<NamedTensor>& tensors) {
 }
 
 absl::Status WriteInto(const std::string& directory, TrainingState state,
-                       const ParameterSet& parameters,
-                       const std::vector<NamedState>& optimizer) {
+                       const ParameterSet& parameters, const std::vector<NamedState>& optimizer) {
   OT_RETURN_IF_ERROR(CreateDirectories(directory));
   OT_ASSIGN_OR_RETURN(state.model_hash, WriteTensors(JoinPath(directory, kModel), "model",
                                                      state.step, ModelTensors(parameters)));
@@ -308,6 +307,14 @@ absl::Status CheckpointStore::LoadOptimizer(int64_t step,
                       ReadTensors(JoinPath(PathOf(step), kOptimizer), "optimizer", step,
                                   OptimizerTensors(optimizer)));
   return CheckHash(step, hash, false);
+}
+
+absl::Status CheckpointStore::LoadTables(int64_t step, const ParameterSet& parameters) const {
+  const std::vector<NamedState> tables = parameters.table_states();
+  if (tables.empty()) return absl::OkStatus();
+  OT_RETURN_IF_ERROR(CheckMark(step));
+  return ReadSomeTensors(JoinPath(PathOf(step), kOptimizer), "optimizer", step,
+                         OptimizerTensors(tables));
 }
 
 absl::Status CheckIdentity(absl::string_view path, const Identity& found,

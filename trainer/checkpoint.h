@@ -14,7 +14,6 @@
 #include "core/parameter.h"
 #include "core/status.h"
 #include "data/shard.h"
-#include "optim/optimizer.h"
 
 namespace overtok {
 
@@ -72,9 +71,13 @@ class CheckpointStore {
   absl::Status LoadModel(int64_t step, ParameterSet* parameters) const;
   absl::Status LoadOptimizer(int64_t step, const std::vector<NamedState>& optimizer) const;
 
+  // Fills only the state of tables, without which their values cannot be read (what an evaluation
+  // needs); the rest of the optimizer's state stays unread, and with it the hash over the whole
+  // file.
+  absl::Status LoadTables(int64_t step, const ParameterSet& parameters) const;
+
   // Bytes that Save needs on the disk, rounded up.
-  static int64_t Bytes(const ParameterSet& parameters,
-                       const std::vector<NamedState>& optimizer);
+  static int64_t Bytes(const ParameterSet& parameters, const std::vector<NamedState>& optimizer);
 
  private:
   absl::Status CheckMark(int64_t step) const;

@@ -54,6 +54,44 @@ absl::Status CheckHeader(const Hdf5File& file, absl::string_view kind, int64_t s
   return absl::OkStatus();
 }
 
+// Everything is compared before the first byte is read.
+absl::Status CheckShapes(const Hdf5File& file, const std::vector<NamedTensor>& tensors) {
+  for (const NamedTensor& entry : tensors) {
+    const std::string dataset = DatasetOf(entry.name);
+    if (!file.Exists(dataset)) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(file.path(), " has no tensor ", entry.name,
+                       ", which this configuration's model or optimizer needs"));
+    }
+    OT_ASSIGN_OR_RETURN(const Hdf5DatasetInfo info, file.Info(dataset));
+    if (info.shape != DimsOf(entry.tensor) || info.dtype != entry.tensor.dtype()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(file.path(), ": ", entry.name, " is ", NameOf(info.dtype), " ",
+                       ToText(info.shape), ", this configuration needs ",
+                       NameOf(entry.tensor.dtype()), " ", ToText(DimsOf(entry.tensor))));
+    }
+  }
+  return absl::OkStatus();
+}
+
+// Returns one hash of all names and bytes.
+absl::StatusOr<uint64_t> ReadAll(const Hdf5File& file, const std::vector<NamedTensor>& tensors) {
+  uint64_t hash = 0;
+  for (const NamedTensor& entry : tensors) {
+    const std::string dataset = DatasetOf(entry.name);
+    OT_RETURN_IF_ERROR(file.Read(dataset, entry.tensor));
+    OT_ASSIGN_OR_RETURN(const uint64_t expected, file.GetUint(dataset, "xxh3"));
+    hash = Extend(hash, entry.name, expected);
+    if (Xxh3(entry.tensor.raw(), entry.tensor.bytes()) != expected) {
+      return absl::DataLossError(absl::StrCat(
+          file.path(), ": the bytes of ", entry.name,
+          " do not match their checksum: the file was damaged after it was written; remove this "
+          "checkpoint's directory to go on from the one before"));
+    }
+  }
+  return hash;
+}
+
 }  // namespace
 
 absl::StatusOr<uint64_t> WriteTensors(absl::string_view path, absl::string_view kind, int64_t step,
@@ -79,43 +117,23 @@ absl::StatusOr<uint64_t> WriteTensors(absl::string_view path, absl::string_view 
 
 absl::StatusOr<uint64_t> ReadTensors(absl::string_view path, absl::string_view kind, int64_t step,
                                      const std::vector<NamedTensor>& tensors) {
-  OT_ASSIGN_OR_RETURN(Hdf5File file, Hdf5File::OpenRead(path));
+  OT_ASSIGN_OR_RETURN(const Hdf5File file, Hdf5File::OpenRead(path));
   OT_RETURN_IF_ERROR(CheckHeader(file, kind, step));
-  // Everything is compared before the first byte is read.
-  for (const NamedTensor& entry : tensors) {
-    const std::string dataset = DatasetOf(entry.name);
-    if (!file.Exists(dataset)) {
-      return absl::InvalidArgumentError(
-          absl::StrCat(path, " has no tensor ", entry.name,
-                       ", which this configuration's model or optimizer needs"));
-    }
-    OT_ASSIGN_OR_RETURN(const Hdf5DatasetInfo info, file.Info(dataset));
-    if (info.shape != DimsOf(entry.tensor) || info.dtype != entry.tensor.dtype()) {
-      return absl::InvalidArgumentError(
-          absl::StrCat(path, ": ", entry.name, " is ", NameOf(info.dtype), " ", ToText(info.shape),
-                       ", this configuration needs ", NameOf(entry.tensor.dtype()), " ",
-                       ToText(DimsOf(entry.tensor))));
-    }
-  }
+  OT_RETURN_IF_ERROR(CheckShapes(file, tensors));
   OT_ASSIGN_OR_RETURN(const int64_t count, file.GetInt("/", "tensors"));
   if (count != static_cast<int64_t>(tensors.size())) {
     return absl::InvalidArgumentError(
         absl::StrCat(path, " has ", count, " tensors, this configuration has ", tensors.size()));
   }
-  uint64_t hash = 0;
-  for (const NamedTensor& entry : tensors) {
-    const std::string dataset = DatasetOf(entry.name);
-    OT_RETURN_IF_ERROR(file.Read(dataset, entry.tensor));
-    OT_ASSIGN_OR_RETURN(const uint64_t expected, file.GetUint(dataset, "xxh3"));
-    hash = Extend(hash, entry.name, expected);
-    if (Xxh3(entry.tensor.raw(), entry.tensor.bytes()) != expected) {
-      return absl::DataLossError(absl::StrCat(
-          path, ": the bytes of ", entry.name,
-          " do not match their checksum: the file was damaged after it was written; remove this "
-          "checkpoint's directory to go on from the one before"));
-    }
-  }
-  return hash;
+  return ReadAll(file, tensors);
+}
+
+absl::Status ReadSomeTensors(absl::string_view path, absl::string_view kind, int64_t step,
+                             const std::vector<NamedTensor>& tensors) {
+  OT_ASSIGN_OR_RETURN(const Hdf5File file, Hdf5File::OpenRead(path));
+  OT_RETURN_IF_ERROR(CheckHeader(file, kind, step));
+  OT_RETURN_IF_ERROR(CheckShapes(file, tensors));
+  return ReadAll(file, tensors).status();
 }
 
 }  // namespace overtok

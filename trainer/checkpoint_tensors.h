@@ -1,4 +1,4 @@
-// The HDF5 files of a checkpoint: named f32 tensors, each with an xxh3 of its bytes, because HDF5
+// The HDF5 files of a checkpoint: named tensors, each with an xxh3 of its bytes, because HDF5
 // has no checksum for contiguous data.
 #pragma once
 
@@ -25,5 +25,9 @@ absl::StatusOr<uint64_t> WriteTensors(absl::string_view path, absl::string_view 
 // and no other; the error names the first that differs. Returns the same hash.
 absl::StatusOr<uint64_t> ReadTensors(absl::string_view path, absl::string_view kind, int64_t step,
                                      const std::vector<NamedTensor>& tensors);
+
+// The same for some of the file's tensors; the others stay unread.
+absl::Status ReadSomeTensors(absl::string_view path, absl::string_view kind, int64_t step,
+                             const std::vector<NamedTensor>& tensors);
 
 }  // namespace overtok

@@ -6,12 +6,16 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "core/memory.h"
+#include "optim/table_schedule.h"
 #include "trainer/checkpoint.h"
 #include "trainer/config/derived.h"
 #include "trainer/evaluator.h"
+#include "trainer/inclusion.h"
 #include "trainer/plan.h"
 #include "trainer/run_directory.h"
 #include "trainer/run_identity.h"
+#include "trainer/run_stage.h"
+#include "trainer/training_data.h"
 
 namespace overtok {
 namespace {
@@ -20,22 +24,20 @@ namespace {
 struct EvaluationModel {
   EvaluationModel(const Config& config, Memory* memory)
       : context(CpuContext()),
-        parameters(memory, config.train.precision, /*with_gradients=*/false),
-        model(config.model, config.loss, OptionsOf(config), &parameters, memory),
+        parameters(memory, config.train.precision, /*with_gradients=*/false,
+                   StorageOf(config.optimizer)),
+        model(config.model, config.loss, Evaluator::OptionsOf(config), &parameters, memory),
         evaluator(config, &model, &parameters, memory) {
+    if (config.model.ngram_embedding.has_value()) {
+      tables = std::make_unique<TableSchedule>(config.optimizer, config.train.steps, memory);
+    }
     memory->Commit(&context);
-  }
-  static TransformerOptions OptionsOf(const Config& config) {
-    TransformerOptions options;
-    options.pass = Evaluator::PassOf(config);
-    options.act = config.train.precision;
-    options.training = false;
-    return options;
   }
   Context context;
   ParameterSet parameters;
   Transformer model;
   Evaluator evaluator;
+  std::unique_ptr<TableSchedule> tables;
 };
 
 absl::Status CheckFits(const Config& config) {
@@ -56,12 +58,9 @@ nlohmann::ordered_json OrNull(const std::optional<double>& value) {
   return value.has_value() ? nlohmann::ordered_json(*value) : nlohmann::ordered_json();
 }
 
-}  // namespace
-
-absl::StatusOr<EvaluationReport> EvaluateCheckpoint(const LoadedConfig& loaded,
-                                                    std::optional<int64_t> step) {
+absl::Status CheckRequest(const LoadedConfig& loaded, const EvaluateOptions& options) {
   const Config& config = loaded.config;
-  if (!config.eval.enabled()) {
+  if (!config.eval.enabled() && !options.seen) {
     return absl::InvalidArgumentError(
         absl::StrCat(loaded.Where("eval.paloma"),
                      ": there is nothing to evaluate; name a directory with eval.paloma=... or "
@@ -71,9 +70,34 @@ absl::StatusOr<EvaluationReport> EvaluateCheckpoint(const LoadedConfig& loaded,
     return absl::InvalidArgumentError(
         absl::StrCat(loaded.Where("checkpoint.directory"), ": missing; name the run to evaluate"));
   }
+  if (options.windows < 1) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--windows is ", options.windows, ", expected at least 1"));
+  }
+  if (options.scramble_ngrams && !config.model.ngram_embedding.has_value()) {
+    return absl::InvalidArgumentError(
+        "--scramble-ngrams has no effect: the model has no n-gram tables (model.ngram_embedding is "
+        "null)");
+  }
+  return absl::OkStatus();
+}
+
+// Pass of the last of `completed` steps.
+int64_t PassBehind(const TrainingData& data, int64_t completed) {
+  return completed > 0 ? data.order.Pass((completed - 1) * data.loader.batch_sequences) : 0;
+}
+
+}  // namespace
+
+absl::StatusOr<EvaluationReport> EvaluateCheckpoint(LoadedConfig loaded,
+                                                    const EvaluateOptions& options) {
+  const Config& config = loaded.config;
+  OT_RETURN_IF_ERROR(CheckRequest(loaded, options));
   EvaluationReport report;
   report.run = config.checkpoint.directory;
+  report.scrambled = options.scramble_ngrams;
   const CheckpointStore store(RunDirectory::CheckpointsOf(report.run), config.checkpoint.keep);
+  std::optional<int64_t> step = options.step;
   if (!step.has_value()) {
     OT_ASSIGN_OR_RETURN(const std::vector<int64_t> marked, store.Marked());
     if (marked.empty()) {
@@ -85,14 +109,54 @@ absl::StatusOr<EvaluationReport> EvaluateCheckpoint(const LoadedConfig& loaded,
   report.checkpoint = store.PathOf(*step);
   OT_ASSIGN_OR_RETURN(const TrainingState state, store.ReadState(*step));
   OT_RETURN_IF_ERROR(CheckIdentity(report.checkpoint, state.identity, ModelIdentity(config)));
-  OT_ASSIGN_OR_RETURN(const std::unique_ptr<EvaluationData> data,
-                      EvaluationData::Open(config, state.data));
+  // The order of the data is needed to count reads, to know the pass that named the rows of
+  // re-hashed tables, and to measure labels; the horizon, where only the corpus tells it.
+  const bool rehashed =
+      config.model.ngram_embedding.has_value() &&
+      config.model.ngram_embedding->each_pass == NgramEmbeddingConfig::EachPass::kRehash;
+  std::optional<TrainingData> training;
+  if (options.seen || rehashed || HasAdjustedCurve(config) || config.train.steps == 0) {
+    OT_ASSIGN_OR_RETURN(training, OpenTrainingData(&loaded));
+    OT_RETURN_IF_ERROR(CheckIdentity(report.checkpoint, state.identity,
+                                     TrainingIdentity(config, *training->corpus, training->order)));
+  }
+  if (state.step > config.train.steps) {
+    return absl::FailedPreconditionError(
+        absl::StrCat(report.checkpoint, " is of step ", state.step, ", beyond the horizon of ",
+                     config.train.steps, " steps; evaluate the run's directory, or set ",
+                     loaded.Where("train.steps"), " as it was in training"));
+  }
+  EvaluationMoment moment;
+  moment.model.scramble = options.scramble_ngrams;
+  if (rehashed) moment.model.pass = PassBehind(*training, state.step);
+  if (BehindSampledStage(config, state.step)) {
+    report.stage_candidates = CandidatesBehind(config, state.step);
+    if (HasAdjustedCurve(config)) {
+      OT_ASSIGN_OR_RETURN(const LabelSample labels,
+                          SampleLabels(config, *training->corpus, training->order));
+      moment.log_inclusion = LogInclusion(labels, report.stage_candidates);
+    }
+  }
+  auto data = std::make_unique<EvaluationData>();
+  if (config.eval.enabled()) {
+    OT_ASSIGN_OR_RETURN(data, EvaluationData::Open(config, state.data));
+  }
+  if (options.seen) {
+    report.seen =
+        SliceByReads(training->order, training->windows, state.sequences, options.windows);
+    OT_ASSIGN_OR_RETURN(EvaluationCollection seen, SeenCollection(*training, report.seen));
+    data->Append(std::move(seen));
+  }
   OT_RETURN_IF_ERROR(CheckFits(config));
   Memory memory(Memory::Mode::kReal);
   EvaluationModel model(config, &memory);
   OT_RETURN_IF_ERROR(store.LoadModel(*step, &model.parameters));
+  OT_RETURN_IF_ERROR(store.LoadTables(*step, model.parameters));
+  if (model.tables != nullptr) {
+    moment.model.tables = {model.tables->rule(), model.tables->At(state.step)};
+  }
   OT_ASSIGN_OR_RETURN(report.scores,
-                      model.evaluator.Run(model.context, *data, [] { return false; }));
+                      model.evaluator.Run(model.context, *data, moment, [] { return false; }));
   report.step = state.step;
   report.tokens = state.tokens;
   const auto tokens = static_cast<double>(state.tokens);
@@ -105,13 +169,29 @@ absl::StatusOr<EvaluationReport> EvaluateCheckpoint(const LoadedConfig& loaded,
 std::string EvaluationReport::ToText() const {
   std::string text = absl::StrFormat("%s: step %d, %d tokens, 6ND %.5g, FLOPs %.5g\n", checkpoint,
                                      step, tokens, backbone_flops, total_flops);
-  for (const CollectionScore& collection : scores.collections) {
+  if (stage_candidates > 0) {
+    absl::StrAppend(&text, "in a sampled stage of ", stage_candidates,
+                    " candidates: the full softmax is worse than the weights deserve\n");
+  }
+  if (scrambled) {
+    absl::StrAppend(&text, "n-gram rows scrambled: every row moved by modulus / 2 + 7919\n");
+  }
+  std::vector<CollectionScore> all = scores.collections;
+  all.insert(all.end(), scores.adjusted.begin(), scores.adjusted.end());
+  for (const CollectionScore& collection : all) {
     absl::StrAppend(&text, absl::StrFormat("%-40s %10s %10s %10s %9s\n", collection.prefix, "loss",
                                            "bpb exact", "bpb", "windows"));
     for (const SubsetScore& subset : collection.subsets) {
       absl::StrAppend(
           &text, absl::StrFormat("  %-38s %10.4f %s %s %9d\n", subset.name, subset.loss(),
                                  Cell(subset.bpb_exact()), Cell(subset.bpb()), subset.windows));
+    }
+    if (collection.prefix == kSeenPrefix) {
+      for (const SeenSlice& slice : seen) {
+        absl::StrAppend(&text, absl::StrFormat("  read %d times: %d windows, %d of them scored\n",
+                                               slice.reads, slice.available, slice.windows.size()));
+      }
+      continue;  // a mean over slices means nothing
     }
     const std::string macro = collection.complete ? "macro" : "macro of a part of Paloma's subsets";
     absl::StrAppend(
@@ -134,14 +214,29 @@ std::string EvaluationReport::ToJson() const {
                                  {"tokens", tokens},
                                  {"flops_6nd_backbone", backbone_flops},
                                  {"total_flops", total_flops}};
+  json["sampled_stage"] = stage_candidates > 0;
+  if (stage_candidates > 0) json["stage_candidates"] = stage_candidates;
+  json["scrambled_ngrams"] = scrambled;
+  if (!seen.empty()) {
+    json["seen"] = nlohmann::ordered_json::array();
+    for (const SeenSlice& slice : seen) {
+      json["seen"].push_back({{"reads", slice.reads},
+                              {"windows_available", slice.available},
+                              {"windows_scored", slice.windows.size()}});
+    }
+  }
   json["collections"] = nlohmann::ordered_json::object();
-  for (const CollectionScore& collection : scores.collections) {
+  std::vector<CollectionScore> all = scores.collections;
+  all.insert(all.end(), scores.adjusted.begin(), scores.adjusted.end());
+  for (const CollectionScore& collection : all) {
     nlohmann::ordered_json entry;
-    entry["complete"] = collection.complete;
-    entry["macro_loss"] = collection.macro_loss();
-    entry["micro_loss"] = collection.micro_loss();
-    entry["macro_bpb"] = OrNull(collection.macro_bpb(false));
-    entry["macro_bpb_exact"] = OrNull(collection.macro_bpb(true));
+    if (collection.prefix != absl::string_view(kSeenPrefix)) {
+      entry["complete"] = collection.complete;
+      entry["macro_loss"] = collection.macro_loss();
+      entry["micro_loss"] = collection.micro_loss();
+      entry["macro_bpb"] = OrNull(collection.macro_bpb(false));
+      entry["macro_bpb_exact"] = OrNull(collection.macro_bpb(true));
+    }
     entry["left_out"] = collection.left_out;
     entry["subsets"] = nlohmann::ordered_json::object();
     for (const SubsetScore& subset : collection.subsets) {

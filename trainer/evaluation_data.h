@@ -47,6 +47,9 @@ class EvaluationData {
   static absl::StatusOr<std::unique_ptr<EvaluationData>> Open(const Config& config,
                                                               const ShardIdentity& corpus);
 
+  // A collection that is ready to be scored (windows of the training data, seen_split.h).
+  void Append(EvaluationCollection collection) { collections_.push_back(std::move(collection)); }
+
   const std::vector<EvaluationCollection>& collections() const { return collections_; }
   int64_t windows() const;  // of all subsets
   int64_t bytes() const;    // of memory that the ids take

@@ -45,7 +45,9 @@ std::string CollectionScore::macro_tag() const {
   return absl::StrCat(prefix, complete ? "/macro_loss" : "/partial_macro_loss");
 }
 
-void EvaluationScores::AddTo(MetricsLine* line) const {
+namespace {
+
+void AddCollections(const std::vector<CollectionScore>& collections, MetricsLine* line) {
   const auto add = [&](const std::string& name, const std::optional<double>& value) {
     if (value.has_value()) line->Add(name, *value);
   };
@@ -64,6 +66,13 @@ void EvaluationScores::AddTo(MetricsLine* line) const {
     line->Add(macro + "micro_loss", collection.micro_loss());
     line->Add(collection.prefix + "/subsets", static_cast<int64_t>(collection.subsets.size()));
   }
+}
+
+}  // namespace
+
+void EvaluationScores::AddTo(MetricsLine* line) const {
+  AddCollections(collections, line);
+  AddCollections(adjusted, line);
 }
 
 }  // namespace overtok

@@ -46,8 +46,13 @@ struct CollectionScore {
   std::string macro_tag() const;
 };
 
+// Of collections scored with log inclusion probabilities added to the logits (inclusion.h): at the
+// end of their prefix.
+inline constexpr char kAdjustedSuffix[] = "/inclusion_adjusted";
+
 struct EvaluationScores {
   std::vector<CollectionScore> collections;  // with at least one subset each
+  std::vector<CollectionScore> adjusted;     // the same subsets, adjusted; or none
 
   // The value that decides which evaluation is best: the first collection's macro loss.
   const CollectionScore* primary() const {

@@ -55,6 +55,11 @@ MetricsLine& MetricsLine::Add(absl::string_view name, absl::string_view text) {
   return *this;
 }
 
+MetricsLine& MetricsLine::AddFlag(absl::string_view name, bool value) {
+  absl::StrAppend(&rest_, ",", Quoted(name), ":", value ? "true" : "false");
+  return *this;
+}
+
 MetricsLine& MetricsLine::AddHash(absl::string_view name, uint64_t hash) {
   return Add(name, absl::string_view(absl::StrFormat("%016x", hash)));
 }

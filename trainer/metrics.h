@@ -23,6 +23,8 @@ class MetricsLine {
   MetricsLine& Add(absl::string_view name, double value);
   MetricsLine& Add(absl::string_view name, int64_t value);
   MetricsLine& Add(absl::string_view name, absl::string_view text);
+  // true or false. (An overload would take pointers to text.)
+  MetricsLine& AddFlag(absl::string_view name, bool value);
   // A hash: 16 hex digits, as text.
   MetricsLine& AddHash(absl::string_view name, uint64_t hash);
 

@@ -15,10 +15,11 @@ std::string FormatProgress(const ProgressFacts& facts) {
                           : 100;
   const auto known = [](double value, const std::string& text) { return value < 0 ? "?" : text; };
   return absl::StrFormat(
-      "step %*d/%s (%.1f%%) loss %.4f gnorm %.3f lr %.1e tok/s %s ms/step %s mem %s data %.1f%% "
+      "step %*d/%s (%.1f%%) %s %.4f gnorm %.3f lr %.1e tok/s %s ms/step %s mem %s data %.1f%% "
       "epoch %.2f eta %s",
-      static_cast<int>(steps.size()), facts.step, steps, part, facts.loss, facts.gradient_norm,
-      facts.lr, known(facts.tokens_per_second, FormatCount(facts.tokens_per_second)),
+      static_cast<int>(steps.size()), facts.step, steps, part, facts.loss_name, facts.loss,
+      facts.gradient_norm, facts.lr,
+      known(facts.tokens_per_second, FormatCount(facts.tokens_per_second)),
       known(facts.step_seconds, absl::StrFormat("%.1f", 1000 * facts.step_seconds)),
       FormatBytes(facts.memory_bytes), 100 * facts.waiting, facts.epoch,
       FormatDuration(facts.seconds_left));

@@ -9,6 +9,7 @@ namespace overtok {
 struct ProgressFacts {
   int64_t step = 0, steps = 0;  // completed, of all
   double loss = 0, gradient_norm = 0, lr = 0;
+  const char* loss_name = "loss";  // "sampled loss" where it is no cross-entropy over all classes
   double tokens_per_second = -1, step_seconds = -1;  // < 0: not known yet
   int64_t memory_bytes = 0;                          // most held so far
   double waiting = 0;                                // part of the time spent waiting for data

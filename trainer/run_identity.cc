@@ -20,6 +20,16 @@ void AddKeys(const Config& config, absl::string_view section, Identity* identity
 Identity ModelIdentity(const Config& config) {
   Identity identity;
   AddKeys(config, "model.", &identity);
+  // What is kept of a table, and what its silent steps do: without agreement it cannot be read.
+  for (const char* key : {"optimizer.tables.update", "optimizer.tables.second_moment",
+                          "optimizer.tables.beta1", "optimizer.tables.storage"}) {
+    AddKeys(config, key, &identity);
+  }
+  // The seed of the hash functions that name rows.
+  if (config.model.ngram_embedding.has_value() &&
+      config.model.ngram_embedding->each_pass == NgramEmbeddingConfig::EachPass::kRehash) {
+    AddKeys(config, "train.seed", &identity);
+  }
   return identity;
 }
 

@@ -24,6 +24,7 @@ class SampleCounter {
     if (reads > most_) most_ = reads;
   }
 
+  const std::vector<uint32_t>& reads() const { return reads_; }  // by window
   int64_t distinct() const { return distinct_; }
   int64_t max_repeats() const { return most_; }
 

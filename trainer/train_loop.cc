@@ -3,7 +3,9 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <map>
 #include <memory>
+#include <set>
 #include <string>
 
 #include "absl/strings/str_format.h"
@@ -17,12 +19,14 @@
 #include "trainer/config/derived.h"
 #include "trainer/evaluation_data.h"
 #include "trainer/evaluator.h"
+#include "trainer/inclusion.h"
 #include "trainer/machine.h"
 #include "trainer/metrics.h"
 #include "trainer/plan.h"
 #include "trainer/progress_line.h"
 #include "trainer/run_directory.h"
 #include "trainer/run_identity.h"
+#include "trainer/run_stage.h"
 #include "trainer/sample_counter.h"
 #include "trainer/signals.h"
 #include "trainer/step_metrics.h"
@@ -32,8 +36,8 @@
 namespace overtok {
 namespace {
 
-// A model that knows nothing gives ln V; further away than this in nats, something is wrong with
-// the initial values or the data.
+// A model that knows nothing gives ln of the number of classes; further away than this in nats,
+// something is wrong with the initial values or the data.
 constexpr double kStepZeroTolerance = 1.0;
 constexpr double kSecondsBetweenLines = 5;
 
@@ -72,7 +76,12 @@ class Run {
   // Steps to the horizon; true when all were taken, false when the run was asked to stop.
   absl::StatusOr<bool> Steps();
   absl::Status Step(Loader& loader);
+  // Lines of a stage or a pass that begins with the next step.
+  absl::Status MarkBorders();
   absl::Status Evaluate(bool* stopped);
+  // What the evaluation of the present weights is told.
+  EvaluationMoment Moment();
+  double Epoch() const;
   absl::Status Save();
   bool EvaluationIsDue() const;
   absl::StatusOr<bool> SaveIsDue();
@@ -85,6 +94,9 @@ class Run {
   std::unique_ptr<Communicator> communicator_;
   StopSignals signals_;
   TrainingData data_;
+  LabelSample labels_;                      // with a sampled softmax
+  std::map<int64_t, int64_t> pass_starts_;  // first step, pass
+  std::set<int64_t> pass_evaluations_;
   std::unique_ptr<EvaluationData> evaluation_;
   std::unique_ptr<RunDirectory> directory_;
   std::unique_ptr<CheckpointStore> checkpoints_;
@@ -109,6 +121,13 @@ absl::Status Run::Preflight() {
         ": missing; name the run directory, for example checkpoint.directory=runs/first"));
   }
   OT_ASSIGN_OR_RETURN(data_, OpenTrainingData(&loaded_));
+  for (const std::string& warning : loaded_.warnings) LogWarning(warning);
+  pass_starts_ = PassStarts(config(), data_.windows);
+  pass_evaluations_ = PassEvaluations(config(), pass_starts_);
+  if (config().loss.sampled_softmax.has_value()) {
+    OT_ASSIGN_OR_RETURN(labels_, SampleLabels(config(), *data_.corpus, data_.order));
+    for (const std::string& warning : CandidateWarnings(config(), labels_)) LogWarning(warning);
+  }
   const int64_t vocabulary = data_.corpus->identity().vocab_size;
   if (vocabulary < config().model.vocab_size) {
     LogWarning(absl::StrCat("model.vocab_size is ", config().model.vocab_size,
@@ -261,6 +280,7 @@ absl::Status Run::StopAsked(bool* stop) {
 }
 
 absl::Status Run::Step(Loader& loader) {
+  OT_RETURN_IF_ERROR(MarkBorders());
   const double begin = Now(), waited_before = loader.seconds_waited();
   OT_ASSIGN_OR_RETURN(const Batch* batch, loader.Next());
   OT_ASSIGN_OR_RETURN(const StepResult result, train_->Run(*batch, state_.step));
@@ -279,22 +299,41 @@ absl::Status Run::Step(Loader& loader) {
            static_cast<int64_t>(batch->tokens.size() * sizeof(batch->tokens[0])), state_.ids_hash);
   for (const int64_t window : batch->windows) samples_->Add(window);
   DataFacts data;
-  data.epoch = static_cast<double>(state_.sequences) / static_cast<double>(data_.order.length());
+  data.epoch = Epoch();
+  data.pass = batch->pass;
   data.distinct_samples = samples_->distinct();
   data.max_repeats = samples_->max_repeats();
-  OT_RETURN_IF_ERROR(metrics_->Write(TrainLine(*constants_, state_, result, data, times)));
+  OT_RETURN_IF_ERROR(metrics_->Write(
+      TrainLine(*constants_, state_, result, TablesOf(train_->parameters()), data, times)));
   if (result.step == 0) CheckStepZero(result);
   ShowProgress(result, data.epoch);
   return absl::OkStatus();
 }
 
+absl::Status Run::MarkBorders() {
+  const int64_t step = state_.step, candidates = CandidatesOfStep(config(), step);
+  const bool stages = config().loss.sampled_softmax.has_value();
+  if (stages && (step == 0 || candidates != CandidatesOfStep(config(), step - 1))) {
+    OT_RETURN_IF_ERROR(metrics_->Write(StageEvent(*constants_, state_, candidates)));
+  }
+  const auto pass = pass_starts_.find(step);
+  if (pass == pass_starts_.end()) return absl::OkStatus();
+  return metrics_->Write(PassEvent(*constants_, state_, pass->second));
+}
+
+double Run::Epoch() const {
+  return static_cast<double>(state_.sequences) / static_cast<double>(data_.order.length());
+}
+
 void Run::CheckStepZero(const StepResult& result) {
-  const double expected = std::log(static_cast<double>(config().model.vocab_size));
-  if (std::abs(result.loss_main - expected) <= kStepZeroTolerance) return;
-  LogWarning(absl::StrFormat(
-      "the loss of the first batch is %.3f; initial values that know nothing give ln V = %.3f. "
-      "Look at the data with `overtok data show --step 0`, and at the configuration's model.",
-      result.loss_main, expected));
+  for (const HeadResult& head : result.heads) {
+    const double expected = LossOfIgnorance(config(), head);
+    if (std::abs(head.loss - expected) <= kStepZeroTolerance) continue;
+    LogWarning(absl::StrFormat(
+        "%s of the first batch is %.3f; initial values that know nothing give ln %.0f = %.3f. "
+        "Look at the data with `overtok data show --step 0`, and at the configuration's model.",
+        LossTag(*constants_, head), head.loss, std::exp(expected), expected));
+  }
 }
 
 void Run::ShowProgress(const StepResult& result, double epoch) {
@@ -306,6 +345,7 @@ void Run::ShowProgress(const StepResult& result, double epoch) {
   facts.step = state_.step;
   facts.steps = config().train.steps;
   facts.loss = result.loss_main;
+  if (result.heads[0].sampled) facts.loss_name = "sampled loss";
   facts.gradient_norm = result.total_norm;
   facts.lr = result.lr;
   facts.step_seconds = timer_.seconds();
@@ -323,29 +363,50 @@ bool Run::EvaluationIsDue() const {
   if (evaluator_ == nullptr || state_.evaluated_step == state_.step) return false;
   const int64_t every = config().eval.every_steps, step = state_.step;
   if (step == 0) return config().eval.at_start;
-  return step == config().train.steps || (every > 0 && step % every == 0);
+  return step == config().train.steps || (every > 0 && step % every == 0) ||
+         pass_evaluations_.count(step) > 0;
+}
+
+EvaluationMoment Run::Moment() {
+  EvaluationMoment moment;
+  if (config().model.ngram_embedding.has_value()) {
+    TableSchedule& schedule = train_->optimizer().tables();
+    moment.model.tables = {schedule.rule(), schedule.At(state_.step)};
+    if (state_.step > 0) {
+      moment.model.pass = data_.order.Pass((state_.step - 1) * config().train.batch_sequences);
+    }
+  }
+  if (HasAdjustedCurve(config()) && BehindSampledStage(config(), state_.step)) {
+    moment.log_inclusion = LogInclusion(labels_, CandidatesBehind(config(), state_.step));
+  }
+  return moment;
 }
 
 absl::Status Run::Evaluate(bool* stopped) {
   const double begin = Now();
-  const absl::StatusOr<EvaluationScores> scores =
-      evaluator_->Run(train_->context(), *evaluation_, [this] { return signals_.received() != 0; });
+  const absl::StatusOr<EvaluationScores> scores = evaluator_->Run(
+      train_->context(), *evaluation_, Moment(), [this] { return signals_.received() != 0; });
   if (absl::IsCancelled(scores.status())) {
     *stopped = true;
     return absl::OkStatus();
   }
   if (!scores.ok()) return scores.status();
   state_.evaluated_step = state_.step;
+  const bool sampled = BehindSampledStage(config(), state_.step);
   if (const CollectionScore* primary = scores->primary()) {
     const double loss = primary->macro_loss();
-    // A loss that is not a number is never the best.
-    if (std::isfinite(loss) && (!state_.best.has_value() || loss < state_.best->value)) {
+    // Behind a sampled stage the full softmax is worse than the weights deserve, and no candidate
+    // for the best. A loss that is not a number is never the best.
+    if (!sampled && std::isfinite(loss) &&
+        (!state_.best.has_value() || loss < state_.best->value)) {
       state_.best = BestValue{primary->macro_tag(), loss, state_.step};
     }
-    LogInfo(absl::StrFormat("step %d: %s %.4f over %d sets, %s", state_.step, primary->macro_tag(),
-                            loss, primary->subsets.size(), FormatDuration(Now() - begin)));
+    LogInfo(absl::StrFormat("step %d: %s %.4f over %d sets, %s%s", state_.step,
+                            primary->macro_tag(), loss, primary->subsets.size(),
+                            FormatDuration(Now() - begin), sampled ? ", in a sampled stage" : ""));
   }
-  return metrics_->Write(EvalLine(*constants_, state_, *scores));
+  return metrics_->Write(
+      EvalLine(*constants_, state_, *scores, Epoch(), CandidatesBehind(config(), state_.step)));
 }
 
 absl::StatusOr<bool> Run::SaveIsDue() {

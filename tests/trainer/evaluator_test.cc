@@ -51,7 +51,7 @@ class EvaluatorTest : public ::testing::Test {
     train.Commit();
     train.Initialize();
     absl::StatusOr<EvaluationScores> scores;
-    for (int i = 0; i < passes; ++i) scores = evaluator.Run(train.context(), *data, Never);
+    for (int i = 0; i < passes; ++i) scores = evaluator.Run(train.context(), *data, {}, Never);
     return scores;
   }
 
@@ -219,7 +219,7 @@ TEST_F(EvaluatorTest, BitsPerByteOfText) {
 TEST_F(EvaluatorTest, ACheckpointScoresAsItDidInTheRun) {
   ASSERT_EQ(Train(TinyConfig(root(), "run").value(), TrainOptions()).value(), 0);
   const LoadedConfig loaded = TinyConfig(root(), "run").value();
-  const absl::StatusOr<EvaluationReport> report = EvaluateCheckpoint(loaded, std::nullopt);
+  const absl::StatusOr<EvaluationReport> report = EvaluateCheckpoint(loaded, {});
   OT_ASSERT_OK(report);
   EXPECT_EQ(report->step, 10);
   EXPECT_EQ(report->tokens, 480);
@@ -229,11 +229,11 @@ TEST_F(EvaluatorTest, ACheckpointScoresAsItDidInTheRun) {
   const std::string text = line.ToJson(0);
   const size_t begin = text.find("\"eval/"), end = text.size() - 1;
   EXPECT_NE(metrics.find(text.substr(begin, end - begin)), std::string::npos) << text;
-  OT_EXPECT_ERROR(EvaluateCheckpoint(loaded, 3), "finished ones are of the steps: 10");
-  OT_EXPECT_ERROR(EvaluateCheckpoint(TinyConfig(root(), "run", {"model.hybrid_norm=false"}).value(),
-                                     std::nullopt),
-                  "model.hybrid_norm");
-  OT_EXPECT_ERROR(EvaluateCheckpoint(TinyConfig(root(), "none").value(), std::nullopt),
+  OT_EXPECT_ERROR(EvaluateCheckpoint(loaded, {.step = 3}), "finished ones are of the steps: 10");
+  OT_EXPECT_ERROR(
+      EvaluateCheckpoint(TinyConfig(root(), "run", {"model.hybrid_norm=false"}).value(), {}),
+      "model.hybrid_norm");
+  OT_EXPECT_ERROR(EvaluateCheckpoint(TinyConfig(root(), "none").value(), {}),
                   "no finished checkpoint");
 }
 

@@ -18,12 +18,14 @@ TEST(MetricsLineTest, IsOneJsonObjectInOrder) {
                                .Add("train/loss", 0.1)
                                .Add("throughput/total_tokens", int64_t{1} << 60)
                                .Add("name", "a \"quoted\"\nname")
+                               .AddFlag("eval/sampled_stage", true)
                                .AddHash("data/ids_hash", 0xabc)
                                .ToJson(1.5);
   EXPECT_EQ(text,
             "{\"step\":12,\"time\":1.500,\"kind\":\"train\",\"train/loss\":0.1,"
             "\"throughput/total_tokens\":1152921504606846976,"
-            "\"name\":\"a \\\"quoted\\\"\\nname\",\"data/ids_hash\":\"0000000000000abc\"}");
+            "\"name\":\"a \\\"quoted\\\"\\nname\",\"eval/sampled_stage\":true,"
+            "\"data/ids_hash\":\"0000000000000abc\"}");
   EXPECT_TRUE(nlohmann::json::accept(text));
 }
 

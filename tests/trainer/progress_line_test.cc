@@ -23,6 +23,8 @@ TEST(ProgressLineTest, SaysEverything) {
   EXPECT_EQ(FormatProgress(facts),
             "step  1200/12000 (10.0%) loss 3.8123 gnorm 0.412 lr 1.2e-03 tok/s 1.05M ms/step 38.2 "
             "mem 1.50 GiB data 0.4% epoch 0.31 eta 3h12m");
+  facts.loss_name = "sampled loss";
+  EXPECT_NE(FormatProgress(facts).find(") sampled loss 3.8123 gnorm"), std::string::npos);
 }
 
 TEST(ProgressLineTest, SaysWhatIsNotKnownYet) {

@@ -76,8 +76,8 @@ TEST_F(ResumeTest, StoppedTwiceAcrossAnEpochBorderEqualsStraight) {
   const absl::StatusOr<RunTrace> trace = TraceOf(Run("straight"));
   OT_ASSERT_OK(trace);
   EXPECT_EQ(trace->state.sequences, 30);
-  // Evaluations at the start, after steps 4 and 8 and at the end.
-  ASSERT_EQ(trace->metrics.size(), 14u);
+  // Evaluations at the start, after steps 4 and 8 and at the end; passes begin with steps 4 and 7.
+  ASSERT_EQ(trace->metrics.size(), 16u);
   EXPECT_EQ(nlohmann::json::parse(trace->metrics.front()).at("kind"), "eval");
   const auto end = nlohmann::json::parse(trace->metrics.back());
   EXPECT_EQ(end.at("kind"), "eval");
@@ -87,7 +87,7 @@ TEST_F(ResumeTest, StoppedTwiceAcrossAnEpochBorderEqualsStraight) {
   EXPECT_EQ(end.at("flops/6nd_backbone"), 6.0 * 15360 * 480);
   ASSERT_TRUE(trace->state.best.has_value());
   EXPECT_EQ(end.at("eval/best_loss"), trace->state.best->value);
-  const auto last = nlohmann::json::parse(trace->metrics[12]);
+  const auto last = nlohmann::json::parse(trace->metrics[14]);
   EXPECT_EQ(last.at("step"), 10);
   EXPECT_EQ(last.at("train/current_epoch"), 3.0);
   EXPECT_EQ(last.at("data/distinct_samples"), 10);

@@ -68,6 +68,13 @@ absl::StatusOr<LoadedConfig> TinyConfig(const std::string& root, const std::stri
   return LoadConfigText(yaml, "tiny.yaml", overrides);
 }
 
+std::vector<std::string> MethodOverrides() {
+  return {"model.ngram_embedding={orders: [2, 3], rows: 101, splits: 1, width: 6}",
+          "model.second_token_head={weight: 0.1}",
+          "loss.sampled_softmax={stages: [{until: 0.5, candidates: 24}, {until: 0.8, candidates: "
+          "32}], block_sequences: 1}"};
+}
+
 absl::StatusOr<std::vector<std::string>> StableMetrics(const std::string& path) {
   std::ifstream file(path);
   if (!file) return absl::NotFoundError(path);

@@ -36,6 +36,10 @@ absl::Status MakeTinyCorpus(const std::string& root);
 absl::StatusOr<LoadedConfig> TinyConfig(const std::string& root, const std::string& run,
                                         const std::vector<std::string>& overrides = {});
 
+// Overrides that turn on input tables, the second-token head and a sampled softmax: 24 candidates
+// for steps 0 to 4, 32 for 5 to 7, all 64 classes for 8 and 9.
+std::vector<std::string> MethodOverrides();
+
 // What two runs have to share to be called the same, times apart: the state of the newest
 // checkpoint (hashes of weights, moments and ids among it) and the lines of metrics.jsonl.
 struct RunTrace {

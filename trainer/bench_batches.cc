@@ -1,0 +1,86 @@
+#include "trainer/bench_batches.h"
+
+#include <algorithm>
+
+#include "core/rng.h"
+
+namespace overtok {
+
+BatchSource::BatchSource(const Config& config, IdDistribution distribution, uint64_t seed)
+    : sequences_(config.train.batch_sequences),
+      length_(config.data.sequence_length),
+      vocabulary_(static_cast<uint64_t>(config.model.vocab_size)),
+      seed_(seed) {
+  if (distribution == IdDistribution::kUniform) return;
+  below_.resize(vocabulary_);
+  double sum = 0;
+  for (size_t i = 0; i < below_.size(); ++i) {
+    sum += 1 / static_cast<double>(i + 1);
+    below_[i] = sum;
+  }
+  for (double& value : below_) value /= sum;
+}
+
+void BatchSource::Fill(int64_t step, Batch* batch) const {
+  batch->Resize(sequences_, length_);
+  batch->weight_sum = 0;
+  for (size_t i = 0; i < batch->tokens.size(); ++i) {
+    const auto words = Philox(seed_, i, static_cast<uint64_t>(step));
+    if (below_.empty()) {
+      batch->tokens[i] = static_cast<uint32_t>(words[0] % vocabulary_);
+    } else {
+      const auto it =
+          std::lower_bound(below_.begin(), below_.end(), UniformOpen(words[0], words[1]));
+      const auto id = static_cast<uint64_t>(it - below_.begin());
+      batch->tokens[i] = static_cast<uint32_t>(std::min(id, vocabulary_ - 1));
+    }
+    batch->segments[i] = 0;
+    const bool last = (static_cast<int64_t>(i) + 1) % length_ == 0;
+    batch->loss_weight[i] = last ? 0.0F : 1.0F;
+    batch->weight_sum += batch->loss_weight[i];
+  }
+}
+
+void AgeTables(const BatchSource& source, int64_t steps, TrainStep* train) {
+  std::vector<Parameter*> tables;
+  for (Parameter& parameter : train->parameters().all()) {
+    if (parameter.is_table()) tables.push_back(&parameter);
+  }
+  if (tables.empty()) return;
+  std::vector<std::vector<uint8_t>> touched;
+  for (const Parameter* table : tables) {
+    touched.emplace_back(static_cast<size_t>(table->spec.shape[0]), 0);
+  }
+  Batch batch;
+  for (int64_t step = 0; step < steps; ++step) {
+    source.Fill(step, &batch);
+    train->parameters().StartGradients();
+    train->model().BeginStep(train->context(), ViewOf(batch, step));
+    for (size_t t = 0; t < tables.size(); ++t) {
+      const TouchedRows& rows = tables[t]->touched;
+      const uint32_t* row = rows.rows.data<uint32_t>();
+      const Tensor& last = tables[t]->table.last;
+      for (int64_t i = 0; i < rows.count; ++i) {
+        touched[t][row[i]] = 1;
+        if (last.defined()) last.data<uint32_t>()[row[i]] = static_cast<uint32_t>(step + 1);
+      }
+    }
+  }
+  // Small beside the values, alive in every element: the replay has its full work to do.
+  constexpr float kFirst = 1e-5F, kSecond = 1e-9F;
+  for (size_t t = 0; t < tables.size(); ++t) {
+    const TableState& state = tables[t]->table;
+    const int64_t rows = tables[t]->spec.shape[0];
+    for (const Tensor* moment : {&state.m, &state.v}) {
+      if (!moment->defined()) continue;
+      const int64_t width = moment->elements() / rows;
+      auto* values = moment->data<float>();
+      for (int64_t row = 0; row < rows; ++row) {
+        if (touched[t][static_cast<size_t>(row)] == 0) continue;
+        std::fill_n(values + row * width, width, moment == &state.m ? kFirst : kSecond);
+      }
+    }
+  }
+}
+
+}  // namespace overtok
