@@ -1,12 +1,13 @@
 #!/usr/bin/env bash
 # From a fresh clone to report.html: dependencies, build, a small corpus of Debian texts, a tokenizer, a training run of
-# the baseline and its report. Takes minutes on two cores. Run it again after an interruption: finished steps are skipped.
-# usage: tools/quickstart.sh [key.path=value...]    (overrides for the training run, as `overtok train` takes them)
+# the baseline, the same run with n-gram tables, a second head and sampled softmax, and a report that compares the two.
+# Takes minutes on two cores. Run it again after an interruption: finished steps are skipped.
+# usage: tools/quickstart.sh [key.path=value...]    (overrides for both training runs, as `overtok train` takes them)
 set -euo pipefail
 
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 if [[ "${1:-}" == -h || "${1:-}" == --help ]]; then
-  sed -n '2,4s/^# //p' tools/quickstart.sh
+  sed -n '2,5s/^# //p' tools/quickstart.sh
   exit 0
 fi
 
@@ -17,11 +18,11 @@ finish() { printf '   %s, %d s\n' "${1:-done}" "$((SECONDS - step_start))" >&2; 
 overtok=build/release/overtok
 corpus=corpus/mini
 
-begin "1/7 dependencies"
+begin "1/8 dependencies"
 tools/install_dependencies.sh --quickstart
 finish
 
-begin "2/7 build ($overtok)"
+begin "2/8 build ($overtok)"
 settings=()
 if [[ ! -f build/release/CMakeCache.txt ]]; then
   settings+=(-DOVERTOK_TESTS=OFF)  # the tests' libraries are not needed here
@@ -34,7 +35,7 @@ cmake --preset release "${settings[@]}" >/dev/null
 cmake --build build/release --target overtok
 finish
 
-begin "3/7 corpus ($corpus)"
+begin "3/8 corpus ($corpus)"
 if [[ -f $corpus/manifest.json ]]; then
   finish "there already"
 else
@@ -42,7 +43,7 @@ else
   finish
 fi
 
-begin "4/7 tokenizer ($corpus/tokenizer.json)"
+begin "4/8 tokenizer ($corpus/tokenizer.json)"
 if [[ $corpus/tokenizer.json -nt $corpus/manifest.json ]]; then
   finish "there already"
 else
@@ -50,7 +51,7 @@ else
   finish
 fi
 
-begin "5/7 tokens ($corpus/tokens)"
+begin "5/8 tokens ($corpus/tokens)"
 if [[ -d $corpus/tokens && $corpus/tokens -nt $corpus/tokenizer.json ]]; then
   finish "there already"
 else
@@ -63,12 +64,16 @@ else
   finish
 fi
 
-begin "6/7 training and evaluation (runs/quickstart)"
+begin "6/8 training and evaluation of the baseline (runs/quickstart)"
 "$overtok" train configs/quickstart.yaml "$@"
 finish
 
-begin "7/7 report"
-"$overtok" report runs/quickstart --out report.html
+begin "7/8 the same with the methods (runs/quickstart_ot_h_ss)"
+"$overtok" train configs/quickstart_ot_h_ss.yaml "$@"
+finish
+
+begin "8/8 report"
+"$overtok" report runs/quickstart runs/quickstart_ot_h_ss --out report.html
 finish "$PWD/report.html"
 
 printf '\nquickstart finished in %d s: open %s\n' "$SECONDS" "$PWD/report.html" >&2
