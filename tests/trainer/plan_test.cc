@@ -29,7 +29,7 @@ absl::StatusOr<LoadedConfig> WithMethods(const std::string& root,
                      "model.ngram_head={orders: [2, 3], rows: 300}",
                      "loss.sampled_softmax={stages: [{until: 0.4, candidates: 40}, {until: 0.8, "
                      "candidates: 50}]}",
-                     "data.passes=2", more});
+                     "data.passes=4", more});
 }
 
 class PlanTest : public ::testing::Test {
@@ -122,6 +122,7 @@ TEST_F(PlanTest, WhatTheMethodsAdd) {
   const absl::StatusOr<Plan> bare = MakePlan(TinyConfig(root(), "run").value());
   OT_ASSERT_OK(bare);
   EXPECT_FALSE(bare->methods.has_value());
+  EXPECT_EQ(plan->corpus_problem, "");
   ASSERT_TRUE(plan->methods.has_value());
   EXPECT_EQ(plan->methods->parameters, plan->parameters.total() - bare->parameters.total());
   EXPECT_EQ(plan->methods->memory, plan->memory.total() - bare->memory.total());
@@ -137,10 +138,10 @@ TEST_F(PlanTest, WhatTheMethodsAdd) {
   EXPECT_EQ(plan->stages[1].end, 8);
   EXPECT_EQ(plan->stages[1].candidates, 50);
   EXPECT_EQ(plan->stages[2].candidates, 64);
-  // Two passes of five steps of 48 tokens.
+  // Passes of two steps of 48 tokens.
   ASSERT_TRUE(plan->table_parameters_per_token.has_value());
   EXPECT_EQ(*plan->table_parameters_per_token,
-            static_cast<double>(plan->parameters.ngram_tables) / 240);
+            static_cast<double>(plan->parameters.ngram_tables) / 96);
   EXPECT_THAT(plan->warnings, ::testing::Contains(::testing::HasSubstr("parameters a token")));
 
   const auto json = nlohmann::json::parse(plan->ToJson());

@@ -47,7 +47,7 @@ struct ForwardFlops {
   // What the methods add, in ActualForwardFlops only.
   double ngram_embedding = 0;    // 2 d w for each input table
   double second_token_head = 0;  // 2 d d and the logits
-  double ngram_head = 0;         // for each head 2 d d + 2 d w, and 2 w for each candidate
+  double ngram_head = 0;  // for each head 2 d d, 2 d for each candidate, 2 d w to compose one
 
   double total() const {
     return matrices + attention + head + ngram_embedding + second_token_head + ngram_head;

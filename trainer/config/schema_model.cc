@@ -107,7 +107,7 @@ void AddLossKeys(std::vector<Key>& keys) {
       "loss.sampled_softmax.negatives", OT_FIELD(loss.sampled_softmax->negatives),
       {Word("sweep", Negatives::kSweep), Word("uniform", Negatives::kUniform)}, "sweep",
       "Where candidates that are no labels come from. sweep: a fixed permutation from an offset "
-      "drawn for each step; uniform: drawn without replacement."));
+      "drawn for each step; uniform: drawn without replacement. N-gram heads do the same."));
   keys.push_back(WholeKey("loss.sampled_softmax.block_sequences", OT_FIELD(loss.block_sequences), 1,
                           1 << 24, "auto",
                           "Windows that share one candidate set; divides train.batch_sequences.")

@@ -301,8 +301,8 @@ TEST(Arms, OperationsOfTheMethods) {
   EXPECT_EQ(both.second_token_head, 2 * d * d + sampled.head);
   EXPECT_EQ(both.ngram_embedding, 2 * 174080);
   const ForwardFlops gram = ActualForwardFlops(ot_2->config);
-  // 32 windows of 4,096 positions share 131,072 candidates.
-  EXPECT_EQ(gram.ngram_head, 2 * d * d + 2 * d * 170 + 2 * 170 * 131072.);
+  // 32 windows of 4,096 positions share 131,072 candidates, one composed for each position.
+  EXPECT_EQ(gram.ngram_head, 2 * d * d + 2 * d * 170 + 2 * d * 131072.);
   EXPECT_EQ(gram.head, plain.head);
   // What the baseline is counted as elsewhere stays.
   EXPECT_EQ(LevanterForwardFlops(ot_h_ss->config.model, 4096).total(), 227868672);
