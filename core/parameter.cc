@@ -138,8 +138,9 @@ void ParameterSet::Initialize(uint64_t seed) {
   }
 }
 
-void ParameterSet::RefreshComputeCopies(const Context& context) {
+void ParameterSet::RefreshComputeCopies(const Context& context, Copies copies) {
   for (Parameter& parameter : parameters_) {
+    if (copies == Copies::kNeeded && !parameter.compute_needed) continue;
     if (parameter.compute.raw() != parameter.value.raw())
       Cast(context, {parameter.value, parameter.compute});
   }
@@ -148,6 +149,7 @@ void ParameterSet::RefreshComputeCopies(const Context& context) {
 void ParameterSet::StartGradients() {
   for (Parameter& parameter : parameters_) {
     parameter.gradient_written = false;
+    parameter.compute_needed = true;
     parameter.touched.count = 0;
   }
 }

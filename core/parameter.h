@@ -78,6 +78,8 @@ struct Parameter {
   // Set when the backward pass of a step writes `gradient` for the first time: later micro-batches
   // accumulate.
   bool gradient_written = false;
+  // Whether this step reads `compute`: a head that samples gathers rows of `value` in its place.
+  bool compute_needed = true;
   // Of kTable; `gradient` is undefined then, and `value` reflects each row's own last step.
   TableState table;  // value included
   TouchedRows touched;
@@ -113,8 +115,10 @@ class ParameterSet {
 
   // Initial values: a pure function of (seed, name, global index).
   void Initialize(uint64_t seed);
-  // Rewrites the bf16 copies from the master weights; nothing to do in f32 runs.
-  void RefreshComputeCopies(const Context& context);
+  // Rewrites the bf16 copies from the master weights, all of them or those that this step reads;
+  // nothing to do in f32 runs.
+  enum class Copies : uint8_t { kAll, kNeeded };
+  void RefreshComputeCopies(const Context& context, Copies copies = Copies::kAll);
   // Before the first micro-batch of a step.
   void StartGradients();
   // State of all tables: "table.m/<parameter>", "table.v/...", "table.last/...", as far as kept.

@@ -148,7 +148,12 @@ void Head::BeginStep(const Context& context, const StepIds::HeadIds& ids, int64_
   sampling_ = true;
   sets_->Build({ids.targets.data<uint32_t>(), static_cast<size_t>(ids.targets.elements())},
                candidates, step);
-  if (!hashed()) return;
+  if (!hashed()) {
+    const std::vector<CandidateSet>& sets = sets_->sets();
+    parameters_.weight->compute_needed =
+        std::any_of(sets.begin(), sets.end(), [](const CandidateSet& set) { return set.overflow; });
+    return;
+  }
   // Every block's candidates one after the other; a block of positions as labels cannot overflow.
   const int64_t blocks = BlocksOf(loss_, options_);
   std::span<const uint32_t> all(sets_->sets()[0].ids.data<uint32_t>(),

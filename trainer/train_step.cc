@@ -75,9 +75,9 @@ absl::StatusOr<StepResult> TrainStep::Gradients(const Batch& batch, int64_t step
       config_.model.ngram_embedding->each_pass == NgramEmbeddingConfig::EachPass::kReinitialize) {
     ReinitializeTables(batch.pass, step);
   }
-  parameters_.RefreshComputeCopies(context_);
   parameters_.StartGradients();
   model_->BeginStep(context_, ViewOf(batch, step));
+  parameters_.RefreshComputeCopies(context_, ParameterSet::Copies::kNeeded);
   std::vector<double> weights = model_->weight_sums();
   OT_RETURN_IF_ERROR(communicator_->AllReduceSum(std::span<double>(weights)));
   model_->SetGlobalWeights(weights);
