@@ -20,7 +20,6 @@ using testing::FillNormal;
 using testing::FillUniform;
 using testing::Operand;
 using testing::Role;
-using testing::ScratchContext;
 using testing::Storage;
 using testing::ThreadScope;
 
@@ -443,8 +442,8 @@ TEST(Table, NoRowsIsNoWork) {
 
 using TableDeathTest = ::testing::Test;
 TEST(TableDeathTest, AnUpdateOfARowThatWasNotCaughtUpAborts) {
-  Buffer value(DType::kF32, {2, 3}), m(value), v(value), last(DType::kU32, {2}),
-      rows(DType::kU32, {1}), gradient(DType::kF32, {1, 3});
+  Buffer value(DType::kF32, {2, 3}), m(DType::kF32, {2, 3}), v(DType::kF32, {2, 3}),
+      last(DType::kU32, {2}), rows(DType::kU32, {1}), gradient(DType::kF32, {1, 3});
   EXPECT_DEATH(
       TableUpdate(CpuContext(), {.state = {value.tensor(), m.tensor(), v.tensor(), last.tensor()},
                                  .rule = Adam(),
