@@ -159,6 +159,16 @@ TEST_F(ShrinkTest, ExpansionsAreTheSmallMergesOfTheTokensBytes) {
   }
 }
 
+// An entry that stays is itself even where no merge makes it, so that no text ever encodes to it.
+TEST_F(ShrinkTest, EntriesWithoutMergesStay) {
+  BpeDefinition full = TrainedDefinition(400);
+  std::erase_if(full.merges, [](const BpeMerge& merge) { return merge.result == 270; });
+  OT_ASSERT_OK(FinishDefinition(&full));
+  const auto vocabulary = SmallVocabulary::Create(full, 300, "x");
+  OT_ASSERT_OK(vocabulary);
+  EXPECT_EQ(vocabulary->Expand(270), absl::MakeConstSpan({uint32_t{270}}));
+}
+
 // Ids that encoding would not have made: each one expands by itself, and the check says so.
 TEST_F(ShrinkTest, OtherIdsExpandOneByOne) {
   const BpeDefinition full = TrainedDefinition(600);
