@@ -2,24 +2,23 @@
 #include <cstdio>
 #include <memory>
 #include <string>
-#include <vector>
+#include <utility>
 
+#include "tools/config_arguments.h"
 #include "tools/program.h"
-#include "trainer/config/load.h"
 #include "trainer/table_statistics.h"
 
 namespace overtok {
 namespace {
 
 struct Arguments {
-  std::string config;
-  std::vector<std::string> overrides;
+  ConfigArguments config;
   int64_t steps = 0;
   bool json = false;
 };
 
 absl::StatusOr<int> Run(const Arguments& arguments) {
-  OT_ASSIGN_OR_RETURN(LoadedConfig loaded, LoadConfig(arguments.config, arguments.overrides));
+  OT_ASSIGN_OR_RETURN(LoadedConfig loaded, Load(arguments.config));
   OT_ASSIGN_OR_RETURN(const TableStatistics statistics,
                       MeasureTables(std::move(loaded), arguments.steps));
   const std::string text = arguments.json ? statistics.ToJson() : statistics.ToText();
@@ -34,8 +33,7 @@ void AddDataTables(Program& program, CLI::App* data) {
   CLI::App* command = program.AddBelow(
       data, "tables", "Rows touched, hits and collisions of a configuration's n-gram tables",
       [arguments] { return Run(*arguments); });
-  command->add_option("config", arguments->config, "Configuration file")->required();
-  command->add_option("overrides", arguments->overrides, "key.path=value ...");
+  AddConfigArguments(command, &arguments->config);
   command->add_option("--steps", arguments->steps, "First steps of the run to count; 0: all [0]")
       ->check(CLI::NonNegativeNumber);
   command->add_flag("--json", arguments->json, "One JSON object");

@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """Kills the real program at random moments (kill -9), starts it again, and compares the end with a
 run that was left alone: state of the last checkpoint (hashes of weights, optimizer state and ids)
-and metrics, times apart. The run passes over its data about three times.
+and metrics, times apart. The run passes over its data about three times, with n-gram tables, a
+second head and sampled stages.
 
 usage: kill_test.py --program build/release/overtok [--kills 20] [--seed 1]
 """
@@ -24,7 +25,9 @@ MEASURED = {
 
 CONFIG = """
 model: {vocab_size: 258, hidden_size: 32, intermediate_size: 64, num_hidden_layers: 2,
-        num_attention_heads: 2, num_key_value_heads: 1}
+        num_attention_heads: 2, num_key_value_heads: 1,
+        ngram_embedding: {rows: 997, row_dropout: 0.1}, second_token_head: {weight: 0.1}}
+loss: {sampled_softmax: {stages: [{until: 0.4, candidates: 64}, {until: 0.8, candidates: 128}]}}
 optimizer: {lr: 0.02, adam_lr: 0.008}
 data: {train: [tokens/*.h5], sequence_length: 64}
 train: {steps: 200, batch_sequences: 4, micro_batch_sequences: 2}
