@@ -121,16 +121,13 @@ Head::Head(const ModelConfig& model, const LossConfig& loss, const HeadParameter
     candidates.negatives = loss.sampled_softmax->negatives;
   }
   sets_ = std::make_unique<CandidateSets>(candidates, positions, blocks, most, memory);
-  vectors_ = take(Purpose::kHead, "vectors", options.act, {most, d});
-  d_vectors_ = take(Purpose::kHead, "d_vectors", DType::kF32, {most, d});
+  const int64_t width = hashed() ? model.ngram_head->width : d;
+  gathered_ = take(Purpose::kHead, "gathered", options.act, {most, width});
+  d_gathered_ = take(Purpose::kHead, "d_gathered", DType::kF32, {most, width});
   memory->NeedScratch(EmbeddingBackwardScratch(most));
   if (!hashed()) return;
-  const int64_t width = model.ngram_head->width;
-  rows_ = take(Purpose::kHead, "rows", options.act, {most, width});
-  d_rows_ = take(Purpose::kHead, "d_rows", DType::kF32, {most, width});
-  if (options.act != DType::kF32) {
-    d_vectors_act_ = take(Purpose::kHead, "d_vectors_act", options.act, {most, d});
-  }
+  narrow_ = take(Purpose::kActivations, "narrow", options.act, {options.pass_tokens, width});
+  d_narrow_ = take(Purpose::kActivations, "d_narrow", options.act, {options.pass_tokens, width});
   slots_ = take(Purpose::kBatches, "slots", DType::kU32, {blocks, most});
   slots_builder_ = std::make_unique<RowSlots>(memory->dry() ? 0 : blocks * most);
 }
@@ -166,46 +163,56 @@ void Head::BeginStep(const Context& context, const StepIds::HeadIds& ids, int64_
 void Head::OpenBlock(const Context& context, const CandidateSet& set, int64_t block) {
   open_block_ = block;
   block_gradient_written_ = false;
-  const int64_t count = set.ids.elements();
-  const Tensor vectors = vectors_.Rows(0, count);
-  if (!hashed()) {
-    // From the master weights: the same rounding as that of the compute copy.
-    EmbeddingForward(context, {.ids = set.ids, .table = parameters_.weight->value, .y = vectors});
-    return;
-  }
-  const Tensor rows = rows_.Rows(0, count);
-  EmbeddingForward(context, {.ids = set.ids, .table = parameters_.table->value, .y = rows});
-  Matmul(context, {.a = rows, .b = parameters_.out->compute, .c = vectors, .trans_b = true});
+  // From the master weights: the same rounding as that of a compute copy.
+  const Parameter& source = hashed() ? *parameters_.table : *parameters_.weight;
+  EmbeddingForward(
+      context, {.ids = set.ids, .table = source.value, .y = gathered_.Rows(0, set.ids.elements())});
 }
 
 void Head::CloseBlock(const Context& context, const CandidateSet& set, int64_t block) {
-  const int64_t count = set.ids.elements();
-  const Tensor d_vectors = d_vectors_.Rows(0, count);
   open_block_ = -1;
-  if (!hashed()) {
-    Parameter& weight = *parameters_.weight;
-    if (!weight.gradient_written) Fill(context, {weight.gradient, 0});
-    weight.gradient_written = true;
-    EmbeddingBackward(context, {.ids = set.ids, .dy = d_vectors, .dtable = weight.gradient});
+  const int64_t count = set.ids.elements();
+  const Tensor gradient = d_gathered_.Rows(0, count);
+  if (hashed()) {
+    const Tensor slots = slots_.Reshape({slots_.elements()}).Rows(block * count, count);
+    EmbeddingBackward(
+        context,
+        {.ids = slots, .dy = gradient, .dtable = parameters_.table->touched.used_gradient()});
     return;
   }
-  Tensor d_act = d_vectors;
-  if (d_vectors_act_.defined()) {
-    d_act = d_vectors_act_.Rows(0, count);
-    Cast(context, {d_vectors, d_act});
+  Parameter& weight = *parameters_.weight;
+  if (!weight.gradient_written) Fill(context, {weight.gradient, 0});
+  weight.gradient_written = true;
+  EmbeddingBackward(context, {.ids = set.ids, .dy = gradient, .dtable = weight.gradient});
+}
+
+Tensor Head::Features(const Context& context, const Tensor& hidden) {
+  if (parameters_.proj == nullptr) return hidden;
+  Matmul(context, {.a = hidden, .b = parameters_.proj->compute, .c = states_, .trans_b = true});
+  if (!hashed()) return states_;
+  Matmul(context, {.a = states_, .b = parameters_.out->compute, .c = narrow_});
+  return narrow_;
+}
+
+void Head::FeaturesBackward(const Context& context, const Tensor& hidden, const Tensor& d_hidden) {
+  if (parameters_.proj == nullptr) return;
+  // gradient (+)= dy^T x
+  const auto add = [&](const Tensor& dy, const Tensor& x, Parameter* parameter) {
+    Matmul(context, {.a = dy,
+                     .b = x,
+                     .c = parameter->gradient,
+                     .trans_a = true,
+                     .accumulate = parameter->gradient_written});
+    parameter->gradient_written = true;
+  };
+  if (hashed()) {
+    add(states_, d_narrow_, parameters_.out);
+    Matmul(context,
+           {.a = d_narrow_, .b = parameters_.out->compute, .c = d_states_, .trans_b = true});
   }
-  Parameter& out = *parameters_.out;
-  const Tensor rows = rows_.Rows(0, count), d_rows = d_rows_.Rows(0, count);
-  Matmul(context, {.a = d_act,
-                   .b = rows,
-                   .c = out.gradient,
-                   .trans_a = true,
-                   .accumulate = out.gradient_written});
-  out.gradient_written = true;
-  Matmul(context, {.a = d_act, .b = out.compute, .c = d_rows});
-  EmbeddingBackward(context, {.ids = slots_.Reshape({slots_.elements()}).Rows(block * count, count),
-                              .dy = d_rows,
-                              .dtable = parameters_.table->touched.used_gradient()});
+  add(d_states_, hidden, parameters_.proj);
+  Matmul(context,
+         {.a = d_states_, .b = parameters_.proj->compute, .c = d_hidden, .accumulate = true});
 }
 
 // Where the classes of a block come from, and where their gradient goes.
@@ -214,9 +221,9 @@ void Head::CompleteArgs(int64_t block, LinearCrossEntropyArgs* args) {
     const CandidateSet& set = sets_->sets()[static_cast<size_t>(block)];
     if (!set.overflow) {
       const int64_t count = set.ids.elements();
-      args->weight = vectors_.Rows(0, count);
+      args->weight = gathered_.Rows(0, count);
       args->bias = set.bias;
-      args->d_weight = d_vectors_.Rows(0, count);
+      args->d_weight = d_gathered_.Rows(0, count);
       args->accumulate_d_weight = block_gradient_written_;
       block_gradient_written_ = true;
       return;
@@ -231,13 +238,10 @@ void Head::CompleteArgs(int64_t block, LinearCrossEntropyArgs* args) {
 
 LossSums Head::Run(const Context& context, const StepIds::HeadIds& ids, int64_t first,
                    const Tensor& hidden, const Tensor& d_hidden) {
-  Tensor states = hidden, d_states = d_hidden;
-  Parameter* proj = parameters_.proj;
-  if (proj != nullptr) {
-    states = states_;
-    d_states = d_states_;
-    Matmul(context, {.a = hidden, .b = proj->compute, .c = states, .trans_b = true});
-  }
+  const Tensor features = Features(context, hidden);
+  const Tensor d_features = parameters_.proj == nullptr ? d_hidden
+                            : hashed()                  ? d_narrow_
+                                                        : d_states_;
   const int64_t end = first + hidden.dim(0);
   LossSums sums;
   for (int64_t begin = first; begin < end;) {
@@ -249,11 +253,11 @@ LossSums Head::Run(const Context& context, const StepIds::HeadIds& ids, int64_t 
     if (set != nullptr && set->overflow) set = nullptr;
     if (set != nullptr && open_block_ != block) OpenBlock(context, *set, block);
     LinearCrossEntropyArgs args;
-    args.hidden = states.Rows(begin - first, count);
+    args.hidden = features.Rows(begin - first, count);
     args.targets = (sampling_ ? sets_->ranks() : ids.targets).Rows(begin, count);
     args.loss_weight = ids.loss_weight.Rows(begin, count);
     args.gradient_weight = ids.gradient_weight.Rows(begin, count);
-    args.d_hidden = d_states.Rows(begin - first, count);
+    args.d_hidden = d_features.Rows(begin - first, count);
     if (kind() == HeadKind::kMain) args.z_loss = loss_.z_loss;
     if (!hashed()) args.focal_gamma = loss_.focal_gamma;
     CompleteArgs(block, &args);
@@ -264,15 +268,7 @@ LossSums Head::Run(const Context& context, const StepIds::HeadIds& ids, int64_t 
     begin += count;
     if (set != nullptr && begin == block_end) CloseBlock(context, *set, block);
   }
-  if (proj != nullptr) {
-    Matmul(context, {.a = d_states,
-                     .b = hidden,
-                     .c = proj->gradient,
-                     .trans_a = true,
-                     .accumulate = proj->gradient_written});
-    proj->gradient_written = true;
-    Matmul(context, {.a = d_states, .b = proj->compute, .c = d_hidden, .accumulate = true});
-  }
+  FeaturesBackward(context, hidden, d_hidden);
   return sums;
 }
 

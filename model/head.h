@@ -1,8 +1,8 @@
 // A head: states of the model in, loss sums and d(states) out, in one fused pass over tiles.
 // Next-token and second-token heads score rows of a [V, d] matrix; hashed n-gram heads score
-// classes composed as W_out table[class]. Blocks of windows that sample share one candidate set,
-// whose vectors are gathered once. No [tokens, classes] and no list of all composed class vectors
-// is ever made. docs/methods/.
+// classes u_c = W_out table[c] as (W_out^T state) . table[c], which takes w and not d operations a
+// class. Blocks of windows that sample share one candidate set, whose rows are gathered once. No
+// [tokens, classes] and no vector u_c is ever made. docs/methods/.
 #pragma once
 
 #include <cstdint>
@@ -74,11 +74,15 @@ class Head {
 
  private:
   bool hashed() const { return parameters_.table != nullptr; }
-  // Class vectors of a block ([P, d] act) are made when its first position comes, and its gradient
+  // The rows of a block's candidates are gathered when its first position comes, and their gradient
   // is handed on after its last.
   void OpenBlock(const Context& context, const CandidateSet& set, int64_t block);
   void CloseBlock(const Context& context, const CandidateSet& set, int64_t block);
   void CompleteArgs(int64_t block, LinearCrossEntropyArgs* args);
+  // What is scored, [T, e] act with e = d, or w for hashed heads; and from its gradient to the
+  // parameters' and d_hidden.
+  Tensor Features(const Context& context, const Tensor& hidden);
+  void FeaturesBackward(const Context& context, const Tensor& hidden, const Tensor& d_hidden);
 
   ModelConfig model_;
   LossConfig loss_;
@@ -92,10 +96,9 @@ class Head {
   int64_t open_block_ = -1;
   bool block_gradient_written_ = false;
 
-  Tensor states_, d_states_;    // [T, d] act: W_2 h, of all but the main head
-  Tensor vectors_, d_vectors_;  // [P, d] act, f32: of the open block
-  Tensor rows_, d_rows_;        // [P, w] act, f32: hashed heads
-  Tensor d_vectors_act_;        // [P, d] act: hashed heads in bf16 runs
+  Tensor states_, d_states_;      // [T, d] act: W_2 h, of all but the main head
+  Tensor narrow_, d_narrow_;      // [T, w] act: W_out^T W_2 h, of hashed heads
+  Tensor gathered_, d_gathered_;  // [P, e] act, f32: candidates' rows of the open block
   std::unique_ptr<RowSlots> slots_builder_;
   Tensor slots_;  // [blocks P] u32 into the touched rows
 };

@@ -106,8 +106,7 @@ ForwardFlops ActualForwardFlops(const Config& config) {
     if (kind != HeadKind::kGram2 && kind != HeadKind::kGram3) continue;
     const auto width = static_cast<double>(model.ngram_head->width);
     const auto candidates = static_cast<double>(std::min(positions, ClassesOf(model, kind)));
-    const double composed = candidates / static_cast<double>(positions);
-    flops.ngram_head += 2 * d * d + 2 * d * width * composed + 2 * d * candidates;
+    flops.ngram_head += 2 * d * d + 2 * d * width + 2 * width * candidates;
   }
   return flops;
 }

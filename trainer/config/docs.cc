@@ -123,8 +123,8 @@ too. `overtok plan` also prints what a run with its methods computes, on top of 
 - sampled softmax: 2 d P instead of 2 d V in a stage of P candidates, averaged over the run's steps;
 - input tables: 2 d w for each table, w its width. Reading the rows costs no operations;
 - second token head: 2 d d, and its logits as the main head's, sampled or not;
-- n-gram heads: 2 d d + 2 d C + 2 d w C / B' each, for C = min(classes, B') candidates of a block
-  of B' = block_sequences * S positions, each candidate composed once for its block.
+- n-gram heads: 2 d d + 2 d w + 2 w C each, for C = min(classes, block_sequences * S) candidates of
+  a block: states are brought to the tables' width, and scored there.
 
 ## Bytes of hashed tables
 

@@ -25,6 +25,7 @@ const std::vector<std::string>& Arms() {
 absl::StatusOr<LoadedConfig> LoadArms(const std::string& recipe,
                                       const std::vector<std::string>& arms) {
   std::vector<std::string> files;
+  files.reserve(arms.size());
   for (const std::string& arm : arms)
     files.push_back(absl::StrCat(kConfigs, "arms/", arm, ".yaml"));
   return LoadConfig(absl::StrCat(kConfigs, recipe, ".yaml"), {}, files);
@@ -113,6 +114,7 @@ TEST(Arms, TablesAreThePublishedOnes) {
     const ModelConfig& model = loaded->config.model;
     const std::vector<NgramTable> tables = InputTables(*model.ngram_embedding, model.vocab_size);
     std::vector<uint64_t> moduli;
+    moduli.reserve(tables.size());
     for (const NgramTable& table : tables) moduli.push_back(table.modulus);
     EXPECT_EQ(moduli, recipe.moduli) << recipe.recipe;
     EXPECT_EQ(tables[tables.size() / 2 - 1].order, 2);
@@ -301,8 +303,8 @@ TEST(Arms, OperationsOfTheMethods) {
   EXPECT_EQ(both.second_token_head, 2 * d * d + sampled.head);
   EXPECT_EQ(both.ngram_embedding, 2 * 174080);
   const ForwardFlops gram = ActualForwardFlops(ot_2->config);
-  // 32 windows of 4,096 positions share 131,072 candidates, one composed for each position.
-  EXPECT_EQ(gram.ngram_head, 2 * d * d + 2 * d * 170 + 2 * d * 131072.);
+  // 32 windows of 4,096 positions share 131,072 candidates of width 170.
+  EXPECT_EQ(gram.ngram_head, 2 * d * d + 2 * d * 170 + 2 * 170 * 131072.);
   EXPECT_EQ(gram.head, plain.head);
   // What the baseline is counted as elsewhere stays.
   EXPECT_EQ(LevanterForwardFlops(ot_h_ss->config.model, 4096).total(), 227868672);
