@@ -24,12 +24,11 @@ using testing::TinyConfig;
 // A configuration with every method on.
 absl::StatusOr<LoadedConfig> WithMethods(const std::string& root,
                                          const std::string& more = "train.seed=0") {
+  const std::string stages = "[{until: 0.4, candidates: 40}, {until: 0.8, candidates: 50}]";
   return TinyConfig(root, "run",
                     {"model.ngram_embedding={rows: 500, splits: 2}", "model.second_token_head={}",
                      "model.ngram_head={orders: [2, 3], rows: 300}",
-                     "loss.sampled_softmax={stages: [{until: 0.4, candidates: 40}, {until: 0.8, "
-                     "candidates: 50}]}",
-                     "data.passes=4", more});
+                     "loss.sampled_softmax.stages=" + stages, "data.passes=4", more});
 }
 
 class PlanTest : public ::testing::Test {

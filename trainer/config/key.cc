@@ -34,7 +34,7 @@ Key NewKey(std::string name, std::string type, std::string initial, std::string 
 
 Key Key::WithHint(std::string hint) && {
   read = [inner = std::move(read), hint = std::move(hint)](const YamlValue& value, Config* config) {
-    const absl::Status status = inner(value, config);
+    absl::Status status = inner(value, config);
     if (status.ok()) return status;
     return absl::InvalidArgumentError(absl::StrCat(status.message(), "; ", hint));
   };
@@ -269,9 +269,9 @@ Key HorizonKey(std::string name, Horizon::Kind kind, bool whole, std::string doc
   return key;
 }
 
-Key ChoiceKey(std::string name, std::function<int(const Config&)> get,
-              std::function<void(Config&, int)> set, std::vector<Choice> choices,
-              std::vector<Refusal> refused, std::string initial, std::string doc) {
+Key ChoiceKey(std::string name, const std::function<int(const Config&)>& get,
+              const std::function<void(Config&, int)>& set, const std::vector<Choice>& choices,
+              const std::vector<Refusal>& refused, std::string initial, std::string doc) {
   const std::string type = absl::StrJoin(
       choices, " | ", [](std::string* out, const Choice& c) { absl::StrAppend(out, c.word); });
   Key key = NewKey(std::move(name), type, std::move(initial), std::move(doc));

@@ -70,7 +70,7 @@ Key WholesKey(std::string name, Field<std::vector<int64_t>> field, int64_t least
               std::string initial, std::string doc);
 // One of a few lists of whole numbers.
 Key WholesChoiceKey(std::string name, Field<std::vector<int64_t>> field,
-                    std::vector<std::vector<int64_t>> choices, std::string initial,
+                    const std::vector<std::vector<int64_t>>& choices, std::string initial,
                     std::string doc);
 // A list of {until, candidates}, `until` ascending.
 Key StagesKey(std::string name, Field<std::vector<SampledStage>> field, std::string initial,
@@ -87,20 +87,20 @@ struct Refusal {
   const char* word;
   const char* reason;
 };
-Key ChoiceKey(std::string name, std::function<int(const Config&)> get,
-              std::function<void(Config&, int)> set, std::vector<Choice> choices,
-              std::vector<Refusal> refused, std::string initial, std::string doc);
+Key ChoiceKey(std::string name, const std::function<int(const Config&)>& get,
+              const std::function<void(Config&, int)>& set, const std::vector<Choice>& choices,
+              const std::vector<Refusal>& refused, std::string initial, std::string doc);
 
 template <class E>
-Key EnumKey(std::string name, Field<E> field, std::vector<Choice> choices, std::string initial,
-            std::string doc, std::vector<Refusal> refused = {}) {
+Key EnumKey(std::string name, Field<E> field, const std::vector<Choice>& choices,
+            std::string initial, std::string doc, const std::vector<Refusal>& refused = {}) {
   return ChoiceKey(
       std::move(name),
       [field](const Config& config) {
         return static_cast<int>(field(const_cast<Config&>(config)));
       },
-      [field](Config& config, int value) { field(config) = static_cast<E>(value); },
-      std::move(choices), std::move(refused), std::move(initial), std::move(doc));
+      [field](Config& config, int value) { field(config) = static_cast<E>(value); }, choices,
+      refused, std::move(initial), std::move(doc));
 }
 
 // A text as a YAML scalar, quoted where it would otherwise read as something else.

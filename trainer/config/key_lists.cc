@@ -87,7 +87,7 @@ Key WholesKey(std::string name, Field<std::vector<int64_t>> field, int64_t least
 }
 
 Key WholesChoiceKey(std::string name, Field<std::vector<int64_t>> field,
-                    std::vector<std::vector<int64_t>> choices, std::string initial,
+                    const std::vector<std::vector<int64_t>>& choices, std::string initial,
                     std::string doc) {
   Key key;
   key.name = std::move(name);

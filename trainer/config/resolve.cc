@@ -35,12 +35,14 @@ class Checker {
   void CheckExclusive(const std::set<std::string>& horizons) {
     for (const ExclusiveKeys& group : ConfigExclusiveKeys()) {
       std::vector<std::string> found;
+      found.reserve(group.keys.size());
       for (const std::string& key : group.keys) {
         // Of the horizons only the last one read is in the config; the caller knows all.
         if (group.required ? horizons.count(key) > 0 : Set(key, group.none)) found.push_back(key);
       }
       if (found.size() > 1) {
         std::vector<std::string> places;
+        places.reserve(found.size());
         for (const std::string& key : found) places.push_back(loaded_.Where(key));
         errors_.push_back(absl::StrCat(absl::StrJoin(places, " and "), ": give ",
                                        group.required ? "exactly" : "at most", " one of ",
