@@ -1,6 +1,7 @@
 // `overtok eval`: scores a checkpoint of a run on the evaluation sets of a configuration.
 #include <cstdio>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -18,6 +19,7 @@ namespace {
 struct Arguments {
   ConfigArguments config;
   std::string split = "held-out", out;
+  std::optional<int64_t> windows;
   EvaluateOptions options;
 };
 
@@ -27,6 +29,13 @@ absl::StatusOr<int> Run(const Arguments& arguments) {
   if (!options.seen && arguments.split != "held-out") {
     return absl::InvalidArgumentError(
         absl::StrCat("--split is \"", arguments.split, "\", expected held-out or seen"));
+  }
+  if (arguments.windows.has_value()) {
+    if (!options.seen) {
+      return absl::InvalidArgumentError(
+          "--windows has no effect without --split seen: evaluation sets are scored whole");
+    }
+    options.windows = *arguments.windows;
   }
   ConfigArguments config = arguments.config;
   if (IsDirectory(config.config)) {
@@ -57,7 +66,7 @@ void AddEval(Program& program) {
   command->add_option("--split", arguments->split,
                       "held-out: the evaluation sets; seen: also windows of the training data by "
                       "how often the run has read them [held-out]");
-  command->add_option("--windows", arguments->options.windows,
+  command->add_option("--windows", arguments->windows,
                       "Windows of each slice of --split seen [256]");
   command->add_flag("--scramble-ngrams", arguments->options.scramble_ngrams,
                     "Displace every n-gram's row: what the content of the tables is worth");

@@ -48,6 +48,7 @@ void AgeTables(const BatchSource& source, int64_t steps, TrainStep* train) {
   }
   if (tables.empty()) return;
   std::vector<std::vector<uint8_t>> touched;
+  touched.reserve(tables.size());
   for (const Parameter* table : tables) {
     touched.emplace_back(static_cast<size_t>(table->spec.shape[0]), 0);
   }

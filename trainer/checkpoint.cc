@@ -326,6 +326,8 @@ absl::Status CheckIdentity(absl::string_view path, const Identity& found,
         std::find_if(found.begin(), found.end(), [&](const auto& e) { return e.first == name; });
     const std::string other = it == found.end() ? "no value" : it->second;
     if (it != found.end() && other == value) continue;
+    // A key of an option that is off, and that did not exist when the checkpoint was written.
+    if (it == found.end() && value == "null") continue;
     return absl::FailedPreconditionError(absl::StrCat(
         path, " was made by another configuration: ", name, " is ", other, " there and ", value,
         " here; restore the value, or choose another checkpoint.directory"));

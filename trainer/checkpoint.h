@@ -89,7 +89,8 @@ class CheckpointStore {
 };
 
 // An error naming the first entry of `expected` that `found` (of the checkpoint at `path`) lacks or
-// has another value for.
+// has another value for. One that is null may be lacking: what it turns off came later than the
+// checkpoint.
 absl::Status CheckIdentity(absl::string_view path, const Identity& found, const Identity& expected);
 
 }  // namespace overtok

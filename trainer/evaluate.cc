@@ -115,7 +115,8 @@ absl::StatusOr<EvaluationReport> EvaluateCheckpoint(LoadedConfig loaded,
       config.model.ngram_embedding.has_value() &&
       config.model.ngram_embedding->each_pass == NgramEmbeddingConfig::EachPass::kRehash;
   std::optional<TrainingData> training;
-  if (options.seen || rehashed || HasAdjustedCurve(config) || config.train.steps == 0) {
+  if (options.seen || rehashed || config.train.steps == 0 ||
+      (HasAdjustedCurve(config) && BehindSampledStage(config, state.step))) {
     OT_ASSIGN_OR_RETURN(training, OpenTrainingData(&loaded));
     OT_RETURN_IF_ERROR(CheckIdentity(report.checkpoint, state.identity,
                                      TrainingIdentity(config, *training->corpus, training->order)));

@@ -262,6 +262,13 @@ TEST_F(CheckpointTest, NamesTheKeyThatDiffers) {
                   "model.hidden_size is 32 there and 64 here");
   OT_EXPECT_ERROR(CheckIdentity("c", found, {{"tokenizer", "ab"}}),
                   "tokenizer is no value there and ab here");
+  // An option that came after the checkpoint was written and is off; one that is on; one turned
+  // off.
+  OT_ASSERT_OK(CheckIdentity("c", found, {{"model.ngram_embedding.rows", "null"}}));
+  OT_EXPECT_ERROR(CheckIdentity("c", found, {{"model.ngram_embedding.rows", "7"}}),
+                  "model.ngram_embedding.rows is no value there and 7 here");
+  OT_EXPECT_ERROR(CheckIdentity("c", found, {{"model.hidden_size", "null"}}),
+                  "model.hidden_size is 32 there and null here");
 }
 
 TEST_F(CheckpointTest, SizeOnDiskIsWithinTheEstimate) {
