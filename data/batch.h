@@ -18,8 +18,8 @@ struct Batch {
   std::vector<float> loss_weight;  // [B, S] weight of predicting t + 1 from t
   std::vector<int64_t> windows;    // [B] window of the corpus
   int64_t first_sequence = 0;      // sequence number of row 0 in the run
-  int64_t pass = 0;                // pass of row 0
-  bool begins_pass = false;  // row 0 of the step before, if there was one, was of another pass
+  int64_t pass = 0;                // pass that the step is counted to: Order::StepPass of row 0
+  bool begins_pass = false;        // the step before, if there was one, was of another pass
   double weight_sum = 0;           // sum of loss_weight
 
   void Resize(int64_t b, int64_t s);

@@ -24,8 +24,8 @@ absl::Status FillBatch(const Corpus& corpus, const Order& order, const LoaderOpt
   OT_CHECK_LE(order.windows(), CountWindows(corpus, length));
   batch->Resize(rows, length);
   batch->first_sequence = step * rows;
-  batch->pass = order.Pass(batch->first_sequence);
-  batch->begins_pass = step > 0 && order.Pass(batch->first_sequence - rows) != batch->pass;
+  batch->pass = order.StepPass(batch->first_sequence);
+  batch->begins_pass = step > 0 && order.StepPass(batch->first_sequence - rows) != batch->pass;
   batch->weight_sum = 0;
   for (int64_t row = 0; row < rows; ++row) {
     const int64_t window = order.Window(batch->first_sequence + row);

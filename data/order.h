@@ -35,6 +35,9 @@ class Order {
   // (from 0).
   int64_t Window(int64_t s) const;
   int64_t Pass(int64_t s) const;
+  // The pass that a step is counted to whose first sequence is `s`: it never falls from step to
+  // step, where Pass does so around a border that lies inside a block of permuted positions.
+  int64_t StepPass(int64_t s) const { return s / length_; }
 
  private:
   struct Place {

@@ -52,6 +52,15 @@ int64_t StageNumber(const Config& config, int64_t step) {
   return stage;
 }
 
+// Forward and backward, for one token, of a step with `candidates` classes in its vocabulary heads.
+double StepFlops(Config config, int64_t candidates) {
+  config.loss.sampled_softmax.reset();
+  if (candidates < config.model.vocab_size) {
+    config.loss.sampled_softmax = SampledSoftmaxConfig{{{1.0, candidates}}};
+  }
+  return ActualForwardFlops(config).training();
+}
+
 }  // namespace
 
 std::string BenchStepResult::ToJson() const {
@@ -128,8 +137,7 @@ absl::StatusOr<BenchStepResult> BenchStep(const Config& given, const BenchStepOp
   out.forward_ms = Median(forward) * 1e3;
   out.backward_ms = Median(backward) * 1e3;
   out.optimizer_ms = Median(optimizer) * 1e3;
-  out.gflops = CausalForwardFlops(config.model, config.data.sequence_length).training() * tokens /
-               seconds / 1e9;
+  out.gflops = StepFlops(config, out.candidates) * tokens / seconds / 1e9;
   rusage usage{};
   getrusage(RUSAGE_SELF, &usage);
   constexpr double kGib = 1024.0 * 1024.0 * 1024.0;

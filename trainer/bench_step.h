@@ -28,7 +28,7 @@ struct BenchStepResult {
   double tokens_per_second = 0;  // of the median step
   double step_ms = 0, forward_ms = 0, backward_ms = 0,
          optimizer_ms = 0;  // medians, each on its own
-  double gflops = 0;        // useful work: 3 * causal forward FLOPs, of the median step
+  double gflops = 0;        // useful work: 3 * the forward FLOPs it computes, of the median step
   double peak_gib = 0;      // peak resident memory of the process
   double planned_gib = 0;   // what the plan says the step takes
   int threads = 0;

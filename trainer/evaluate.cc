@@ -84,7 +84,7 @@ absl::Status CheckRequest(const LoadedConfig& loaded, const EvaluateOptions& opt
 
 // Pass of the last of `completed` steps.
 int64_t PassBehind(const TrainingData& data, int64_t completed) {
-  return completed > 0 ? data.order.Pass((completed - 1) * data.loader.batch_sequences) : 0;
+  return completed > 0 ? data.order.StepPass((completed - 1) * data.loader.batch_sequences) : 0;
 }
 
 }  // namespace

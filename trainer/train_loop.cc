@@ -373,7 +373,7 @@ EvaluationMoment Run::Moment() {
     TableSchedule& schedule = train_->optimizer().tables();
     moment.model.tables = {schedule.rule(), schedule.At(state_.step)};
     if (state_.step > 0) {
-      moment.model.pass = data_.order.Pass((state_.step - 1) * config().train.batch_sequences);
+      moment.model.pass = data_.order.StepPass((state_.step - 1) * config().train.batch_sequences);
     }
   }
   if (HasAdjustedCurve(config()) && BehindSampledStage(config(), state_.step)) {

@@ -5,8 +5,8 @@
 #include <vector>
 
 #include "absl/strings/str_format.h"
-#include "losses/candidates.h"
 #include "optim/schedule.h"
+#include "trainer/run_stage.h"
 
 namespace overtok {
 namespace {
@@ -18,12 +18,6 @@ double Now() {
 bool TablesFrozen(const Config& config, int64_t step) {
   const int64_t freeze = config.optimizer.tables.freeze_step;
   return freeze > 0 && step >= freeze;
-}
-
-int64_t CandidatesOf(const Config& config, int64_t step) {
-  const int64_t vocabulary = config.model.vocab_size;
-  if (!config.loss.sampled_softmax.has_value()) return vocabulary;
-  return StageCandidates(config.loss.sampled_softmax->stages, vocabulary, config.train.steps, step);
 }
 
 }  // namespace
@@ -110,7 +104,7 @@ absl::StatusOr<StepResult> TrainStep::Gradients(const Batch& batch, int64_t step
   result.loss_main = result.heads[0].loss;
   result.z_loss = weights[0] > 0 ? config_.loss.z_loss * lse_squared[0] / weights[0] : 0.0;
   result.loss += result.z_loss;
-  result.stage_candidates = CandidatesOf(config_, step);
+  result.stage_candidates = CandidatesOfStep(config_, step);
   result.tables_frozen = TablesFrozen(config_, step);
 
   start = Now();

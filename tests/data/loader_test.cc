@@ -59,7 +59,8 @@ TEST_F(LoaderTest, BatchesHoldTheWindowsOfTheOrder) {
   Batch batch;
   for (int64_t step = 0; step < 12; ++step) {
     OT_ASSERT_OK(FillBatch(*corpus_, *order_, options_, step, &batch));
-    EXPECT_EQ(batch.pass, order_->Pass(step * 3));
+    EXPECT_EQ(batch.pass, step * 3 / order_->length());
+    EXPECT_EQ(batch.begins_pass, step > 0 && batch.pass != (step - 1) * 3 / order_->length());
     EXPECT_EQ(batch.weight_sum, 21.0);
     for (int64_t row = 0; row < 3; ++row) {
       const int64_t window = order_->Window(step * 3 + row);

@@ -82,6 +82,13 @@ const std::vector<InactiveRule>& ConfigInactiveRules() {
        {"loss.sampled_softmax"},
        [](const Config& c) { return !c.loss.sampled_softmax.has_value(); },
        "every class is a candidate of the full softmax"},
+      {"eval.inclusion_adjusted",
+       {"loss.sampled_softmax.correction"},
+       [](const Config& c) {
+         return c.loss.sampled_softmax.has_value() &&
+                c.loss.sampled_softmax->correction == Correction::kInclusion;
+       },
+       "the correction already makes the logits those of all classes"},
       TablesRule("update"),
       TablesRule("second_moment"),
       TablesRule("beta1"),

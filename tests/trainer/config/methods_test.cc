@@ -264,6 +264,9 @@ TEST(MethodRules, OptionsWithoutEffect) {
   OT_EXPECT_ERROR(LoadSmall({"eval={paloma: x, inclusion_adjusted: true}"}),
                   "eval.inclusion_adjusted: has no effect with loss.sampled_softmax: null");
   OT_EXPECT_ERROR(LoadSmall({kOneStage, "eval.inclusion_adjusted=true"}), "nothing to evaluate");
+  OT_EXPECT_ERROR(LoadSmall({kOneStage, "loss.sampled_softmax.correction=inclusion",
+                             "eval={paloma: x, inclusion_adjusted: true}"}),
+                  "eval.inclusion_adjusted: has no effect with loss.sampled_softmax.correction");
   OT_EXPECT_ERROR(LoadSmall({"eval.pass_offsets=[1]"}), "nothing to evaluate");
   OT_EXPECT_ERROR(LoadWith("eval: {inclusion_adjusted: true, paloma: x}\n"),
                   "f.yaml:15: eval.inclusion_adjusted: has no effect");

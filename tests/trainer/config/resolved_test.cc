@@ -39,7 +39,9 @@ const std::vector<std::vector<std::string>>& Variants() {
        "optimizer.tables.update=sgd"},
       {"loss.sampled_softmax={stages: [{until: 1e-1, candidates: 20}, {until: 1, candidates: 100}],"
        " correction: inclusion, negatives: uniform, block_sequences: 2}",
-       "loss.z_loss=1e-4", "eval={paloma: x, inclusion_adjusted: true}"},
+       "loss.z_loss=1e-4"},
+      {"loss.sampled_softmax={stages: [{until: 0.5, candidates: 20}]}",
+       "eval={paloma: x, inclusion_adjusted: true}"},
   };
   return *variants;
 }
