@@ -4,11 +4,9 @@
 // frequent id does not leave the others idle.
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "core/cpu/embedding.cc"
-#include <array>
-#include <utility>
-
 #include "core/cpu/kernels.h"
 #include "core/cpu/parallel.h"
+#include "core/sort_by_id.h"
 // clang-format off
 #include "hwy/foreach_target.h"  // before what is compiled once per target
 #include "core/cpu/simd-inl.h"
@@ -99,28 +97,6 @@ HWY_AFTER_NAMESPACE();
 
 #if HWY_ONCE
 namespace overtok::cpu {
-namespace {
-
-// Sorts by the upper 32 bits, 11 at a time, leaving equal ids in their order. Returns the array
-// that holds the result: `a` or `b`.
-const uint64_t* SortById(uint64_t* a, uint64_t* b, int64_t n) {
-  constexpr int kBits = 11;
-  constexpr uint64_t kMask = (uint64_t{1} << kBits) - 1;
-  uint64_t largest = 0;
-  for (int64_t i = 0; i < n; ++i) largest = std::max(largest, a[i] >> 32);
-  for (int shift = 32; shift < 64 && largest >> (shift - 32) != 0; shift += kBits) {
-    std::array<int64_t, kMask + 1> next{};
-    for (int64_t i = 0; i < n; ++i) ++next[a[i] >> shift & kMask];
-    int64_t before = 0;
-    for (int64_t& count : next) before += std::exchange(count, before);
-    for (int64_t i = 0; i < n; ++i) b[next[a[i] >> shift & kMask]++] = a[i];
-    std::swap(a, b);
-  }
-  return a;
-}
-
-}  // namespace
-
 HWY_EXPORT(EmbeddingForwardImpl);
 HWY_EXPORT(EmbeddingBackwardImpl);
 
