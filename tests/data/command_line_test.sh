@@ -1,33 +1,7 @@
 #!/bin/bash
 # overtok tokenize and overtok data as a person calls them: exit codes, messages, and what is left
 # behind. Usage: command_line_test.sh PROGRAM
-set -u
-program=$1
-work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
-cd "$work"
-failures=0
-
-fail() {
-  echo "FAILED: $1"
-  failures=$((failures + 1))
-}
-# succeeds WHAT COMMAND...: exit code 0; output in ./log
-succeeds() {
-  local what=$1
-  shift
-  "$@" > log 2>&1 || fail "$what: exit code $?: $(cat log)"
-}
-# refuses WHAT PART COMMAND...: non-zero exit code and PART in the output
-refuses() {
-  local what=$1 part=$2
-  shift 2
-  if "$@" > log 2>&1; then fail "$what: exit code 0"; fi
-  grep -qF -- "$part" log || fail "$what: \"$part\" is not in: $(cat log)"
-}
-says() {
-  grep -qF -- "$1" log || fail "\"$1\" is not in: $(cat log)"
-}
+source "$(dirname "${BASH_SOURCE[0]}")/../support/command_line.sh"
 
 for i in $(seq 1 500); do echo "{\"text\": \"document number $i\\nof many\"}"; done > part-01.jsonl
 echo 'not json' >> part-01.jsonl
