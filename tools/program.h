@@ -34,7 +34,7 @@ class Program {
 void AddTokenize(Program& program);
 void AddTokenizer(Program& program);
 void AddData(Program& program);
-void AddShrink(Program& program, CLI::App* data);  // below AddData's
+void AddShrink(Program& program, CLI::App* data);      // below AddData's
 void AddDataTables(Program& program, CLI::App* data);  // below AddData's
 void AddReport(Program& program);
 void AddConfig(Program& program);

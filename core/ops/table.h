@@ -40,7 +40,7 @@ struct TableState {
 //   eps)
 // Elements with m = 0 are only scaled by kept.
 struct TableReplay {
-  int64_t step = 0;    // at most N, the steps of the run
+  int64_t step = 0;  // at most N, the steps of the run
   // Silent steps that can move a row; the rest is below rounding in f64, in f32.
   int64_t window = 0, window_f32 = 0;
   // Entries [0, step] are valid.

@@ -103,7 +103,8 @@ TEST(TableSchedule, AnIsolatedHitTravelsAsPublished) {
   Memory memory(Memory::Mode::kReal);
   TableSchedule schedule(config, 3000, &memory);
   const TableReplay& replay = schedule.At(3000);
-  // First step: (1 - beta1) / sqrt(1 - beta2) = 0.7071; its silent steps the same times rho / (1 - rho).
+  // First step: (1 - beta1) / sqrt(1 - beta2) = 0.7071; its silent steps the same times rho / (1 -
+  // rho).
   const double first = 0.1 / std::sqrt(0.02);
   EXPECT_TRUE(std::abs(first * (1 + replay.moved.data<double>()[2000]) - 7.78) <= 5e-3);
 }
