@@ -1,6 +1,6 @@
 // Parameters: what a model owns. Each one declares its name, logical shape, placement, optimizer
 // group, update kind and initialiser; nothing is decided from substrings of names or from local
-// shapes, and nothing has a default.
+// shapes. What only tables need has the value of a dense parameter where it is not given.
 #pragma once
 
 #include <cstdint>

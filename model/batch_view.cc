@@ -65,7 +65,7 @@ double LossWeightOf(const ModelConfig& model, HeadKind kind) {
 
 void FillTargets(const ModelConfig& model, HeadKind kind, const BatchView& batch, uint32_t* out) {
   const int64_t length = batch.length, reach = ReachOf(kind);
-  const bool hashed = kind == HeadKind::kGram2 || kind == HeadKind::kGram3;
+  const bool hashed = IsHashed(kind);
   const uint64_t modulus = static_cast<uint64_t>(ClassesOf(model, kind));
   const uint64_t vocab_size = static_cast<uint64_t>(model.vocab_size);
   for (int64_t b = 0; b < batch.sequences; ++b) {

@@ -31,6 +31,8 @@ using PerHead = std::array<T, kHeadKinds>;
 
 // The heads of `model`, kMain first.
 std::vector<HeadKind> HeadsOf(const ModelConfig& model);
+// Whether the head's classes are hashed n-grams (rows of a table) and not the vocabulary.
+inline bool IsHashed(HeadKind kind) { return kind == HeadKind::kGram2 || kind == HeadKind::kGram3; }
 // How far ahead the furthest token that a head's class depends on lies: 1, 2, 2, 3.
 int64_t ReachOf(HeadKind kind);
 // V, or the modulus of a hashed n-gram head.

@@ -15,8 +15,6 @@ std::string NameIn(HeadKind kind, absl::string_view what) {
   return absl::StrCat(NameOf(kind), ".", what);
 }
 
-bool IsHashed(HeadKind kind) { return kind == HeadKind::kGram2 || kind == HeadKind::kGram3; }
-
 int64_t BlocksOf(const LossConfig& loss, const HeadOptions& options) {
   return options.sequences / loss.block_sequences;
 }

@@ -62,7 +62,7 @@ std::vector<NgramTable> InputTables(const NgramEmbeddingConfig& config, int64_t 
 }
 
 NgramTable OutputTable(const NgramHeadConfig& config, HeadKind kind) {
-  OT_CHECK(kind == HeadKind::kGram2 || kind == HeadKind::kGram3) << NameOf(kind);
+  OT_CHECK(IsHashed(kind)) << NameOf(kind);
   NgramTable table;
   table.order = kind == HeadKind::kGram2 ? 2 : 3;
   table.modulus = static_cast<uint64_t>(config.rows) + (kind == HeadKind::kGram2 ? 0 : 4);

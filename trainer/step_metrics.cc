@@ -64,7 +64,7 @@ std::string LossTag(const RunConstants& run, const HeadResult& head) {
 double LossOfIgnorance(const Config& config, const HeadResult& head) {
   int64_t classes = ClassesOf(config.model, head.kind);
   if (head.sampled) {
-    const bool hashed = head.kind == HeadKind::kGram2 || head.kind == HeadKind::kGram3;
+    const bool hashed = IsHashed(head.kind);
     const Correction correction =
         hashed ? config.model.ngram_head->correction : config.loss.sampled_softmax->correction;
     // Blocks that overflowed were scored over all classes; the mean is between the two.

@@ -54,7 +54,7 @@ ParameterCounts CountParameters(const ModelConfig& model) {
     counts.second_lm_head = model.vocab_size * d;
   }
   for (const HeadKind kind : HeadsOf(model)) {
-    if (kind != HeadKind::kGram2 && kind != HeadKind::kGram3) continue;
+    if (!IsHashed(kind)) continue;
     const int64_t width = model.ngram_head->width;
     counts.gram_tables += ClassesOf(model, kind) * width;
     counts.gram_projections += d * d + d * width;
@@ -103,7 +103,7 @@ ForwardFlops ActualForwardFlops(const Config& config) {
   }
   const int64_t positions = config.loss.block_sequences * config.data.sequence_length;
   for (const HeadKind kind : HeadsOf(model)) {
-    if (kind != HeadKind::kGram2 && kind != HeadKind::kGram3) continue;
+    if (!IsHashed(kind)) continue;
     const auto width = static_cast<double>(model.ngram_head->width);
     const auto candidates = static_cast<double>(std::min(positions, ClassesOf(model, kind)));
     flops.ngram_head += 2 * d * d + 2 * d * width + 2 * width * candidates;

@@ -49,7 +49,7 @@ std::vector<TableCost> TableCosts(const Config& config) {
     }
   }
   for (const HeadKind kind : HeadsOf(model)) {
-    if (kind != HeadKind::kGram2 && kind != HeadKind::kGram3) continue;
+    if (!IsHashed(kind)) continue;
     costs.push_back(CostOf(NameOf(kind), OutputTable(*model.ngram_head, kind),
                            model.ngram_head->width, config));
   }
