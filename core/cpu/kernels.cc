@@ -22,6 +22,7 @@ const Kernels& CpuKernels() {
       .embedding_backward = EmbeddingBackward,
       .softmax_xent = SoftmaxXent,
       .weighted_sum = WeightedSum,
+      .ordered_sum = OrderedSum,
       .sum_squares = SumSquares,
       .muon_momentum = MuonMomentum,
       .newton_schulz_polynomial = NewtonSchulzPolynomial,

@@ -24,6 +24,7 @@ void EmbeddingForward(const Context& context, const EmbeddingForwardArgs& args);
 void EmbeddingBackward(const Context& context, const EmbeddingBackwardArgs& args);
 void SoftmaxXent(const Context& context, const SoftmaxXentArgs& args);
 void WeightedSum(const Context& context, const WeightedSumArgs& args);
+void OrderedSum(const Context& context, const OrderedSumArgs& args);
 void SumSquares(const Context& context, const SumSquaresArgs& args);
 void MuonMomentum(const Context& context, const MuonMomentumArgs& args);
 void NewtonSchulzPolynomial(const Context& context, const NewtonSchulzPolynomialArgs& args);

@@ -12,6 +12,7 @@
 #include "core/ops/matmul.h"
 #include "core/ops/norm.h"
 #include "core/ops/optimizer.h"
+#include "core/ops/ordered_sum.h"
 #include "core/ops/reduce.h"
 #include "core/ops/rope.h"
 #include "core/ops/softmax_xent.h"
@@ -48,6 +49,8 @@ struct Kernels {
   Kernel<SoftmaxXentArgs> softmax_xent = nullptr;
   // reduce.h
   Kernel<WeightedSumArgs> weighted_sum = nullptr;
+  // ordered_sum.h
+  Kernel<OrderedSumArgs> ordered_sum = nullptr;
   // optimizer.h
   Kernel<SumSquaresArgs> sum_squares = nullptr;
   Kernel<MuonMomentumArgs> muon_momentum = nullptr;

@@ -57,6 +57,9 @@ Work WorkOf(const EmbeddingForwardArgs& a) { return {false, 2 * Bytes({a.y})}; }
 Work WorkOf(const EmbeddingBackwardArgs& a) { return {false, 3 * Bytes({a.dy})}; }
 Work WorkOf(const SoftmaxXentArgs& a) { return {false, Bytes({a.logits, a.dlogits})}; }
 Work WorkOf(const WeightedSumArgs& a) { return {false, Bytes({a.x, a.w})}; }
+Work WorkOf(const OrderedSumArgs& a) {
+  return {false, Bytes({a.out}) * static_cast<double>(a.parts.size() + 1)};
+}
 Work WorkOf(const SumSquaresArgs& a) { return {false, Bytes({a.x})}; }
 Work WorkOf(const MuonMomentumArgs& a) {
   return {false, Bytes({a.gradient, a.buffer, a.buffer, a.x})};
@@ -147,6 +150,7 @@ const Kernels& StartProfile(const Kernels& kernels) {
   Install<&Kernels::embedding_backward>("embedding_backward");
   Install<&Kernels::softmax_xent>("softmax_xent");
   Install<&Kernels::weighted_sum>("weighted_sum");
+  Install<&Kernels::ordered_sum>("ordered_sum");
   Install<&Kernels::sum_squares>("sum_squares");
   Install<&Kernels::muon_momentum>("muon_momentum");
   Install<&Kernels::newton_schulz_polynomial>("newton_schulz_polynomial");
