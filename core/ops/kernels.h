@@ -15,6 +15,7 @@
 #include "core/ops/ordered_sum.h"
 #include "core/ops/reduce.h"
 #include "core/ops/rope.h"
+#include "core/ops/row_tree_sum.h"
 #include "core/ops/softmax_xent.h"
 #include "core/ops/table.h"
 
@@ -47,17 +48,22 @@ struct Kernels {
   Kernel<EmbeddingBackwardArgs> embedding_backward = nullptr;
   // softmax_xent.h
   Kernel<SoftmaxXentArgs> softmax_xent = nullptr;
+  Kernel<SoftmaxShardStatsArgs> softmax_shard_stats = nullptr;
+  Kernel<SoftmaxXentShardArgs> softmax_xent_shard = nullptr;
   // reduce.h
   Kernel<WeightedSumArgs> weighted_sum = nullptr;
   // ordered_sum.h
   Kernel<OrderedSumArgs> ordered_sum = nullptr;
+  // row_tree_sum.h
+  Kernel<RowTreeSumArgs> row_tree_sum = nullptr;
   // optimizer.h
   Kernel<SumSquaresArgs> sum_squares = nullptr;
   Kernel<MuonMomentumArgs> muon_momentum = nullptr;
   Kernel<NewtonSchulzPolynomialArgs> newton_schulz_polynomial = nullptr;
   Kernel<ScaleByNormArgs> scale_by_norm = nullptr;
   Kernel<HyperballUpdateArgs> hyperball_update = nullptr;
-  Kernel<AdamHUpdateArgs> adamh_update = nullptr;
+  Kernel<AdamHMomentsArgs> adamh_moments = nullptr;
+  Kernel<AdamHMoveArgs> adamh_move = nullptr;
   Kernel<AdamUpdateArgs> adam_update = nullptr;
   // table.h
   Kernel<TableReplayArgs> table_replay_rows = nullptr;

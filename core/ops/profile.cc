@@ -56,6 +56,8 @@ Work WorkOf(const SwiGluBackwardArgs& a) {
 Work WorkOf(const EmbeddingForwardArgs& a) { return {false, 2 * Bytes({a.y})}; }
 Work WorkOf(const EmbeddingBackwardArgs& a) { return {false, 3 * Bytes({a.dy})}; }
 Work WorkOf(const SoftmaxXentArgs& a) { return {false, Bytes({a.logits, a.dlogits})}; }
+Work WorkOf(const SoftmaxShardStatsArgs& a) { return {false, Bytes({a.logits})}; }
+Work WorkOf(const SoftmaxXentShardArgs& a) { return {false, Bytes({a.logits, a.dlogits})}; }
 Work WorkOf(const WeightedSumArgs& a) { return {false, Bytes({a.x, a.w})}; }
 Work WorkOf(const OrderedSumArgs& a) {
   return {false, Bytes({a.out}) * static_cast<double>(a.parts.size() + 1)};
@@ -67,11 +69,10 @@ Work WorkOf(const MuonMomentumArgs& a) {
 Work WorkOf(const NewtonSchulzPolynomialArgs& a) { return {false, Bytes({a.x, a.y, a.y})}; }
 Work WorkOf(const ScaleByNormArgs& a) { return {false, Bytes({a.x, a.x})}; }
 Work WorkOf(const HyperballUpdateArgs& a) { return {false, Bytes({a.w, a.w, a.w, a.u, a.u})}; }
-Work WorkOf(const AdamHUpdateArgs& a) {
-  // First pass: w, g, m, v in, m, v out; second: w, m, v in, w out.
-  return {false, 10 * Bytes({a.w})};
-}
+Work WorkOf(const AdamHMomentsArgs& a) { return {false, 6 * Bytes({a.w})}; }
+Work WorkOf(const AdamHMoveArgs& a) { return {false, 4 * Bytes({a.w})}; }
 Work WorkOf(const AdamUpdateArgs& a) { return {false, 7 * Bytes({a.w})}; }
+Work WorkOf(const RowTreeSumArgs& a) { return {false, Bytes({a.contributions, a.out})}; }
 // Bytes of value, m and v of `rows` rows.
 double RowBytes(const TableState& state, int64_t rows) {
   return Bytes({state.value, state.m, state.v}) * static_cast<double>(rows) /
@@ -149,14 +150,18 @@ const Kernels& StartProfile(const Kernels& kernels) {
   Install<&Kernels::embedding_forward>("embedding_forward");
   Install<&Kernels::embedding_backward>("embedding_backward");
   Install<&Kernels::softmax_xent>("softmax_xent");
+  Install<&Kernels::softmax_shard_stats>("softmax_shard_stats");
+  Install<&Kernels::softmax_xent_shard>("softmax_xent_shard");
   Install<&Kernels::weighted_sum>("weighted_sum");
   Install<&Kernels::ordered_sum>("ordered_sum");
+  Install<&Kernels::row_tree_sum>("row_tree_sum");
   Install<&Kernels::sum_squares>("sum_squares");
   Install<&Kernels::muon_momentum>("muon_momentum");
   Install<&Kernels::newton_schulz_polynomial>("newton_schulz_polynomial");
   Install<&Kernels::scale_by_norm>("scale_by_norm");
   Install<&Kernels::hyperball_update>("hyperball_update");
-  Install<&Kernels::adamh_update>("adamh_update");
+  Install<&Kernels::adamh_moments>("adamh_moments");
+  Install<&Kernels::adamh_move>("adamh_move");
   Install<&Kernels::adam_update>("adam_update");
   Install<&Kernels::table_replay_rows>("table_replay_rows");
   Install<&Kernels::table_lookup>("table_lookup");

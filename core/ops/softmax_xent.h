@@ -29,4 +29,31 @@ struct SoftmaxXentArgs {
 };
 void SoftmaxXent(const Context& context, const SoftmaxXentArgs& args);
 
+// The same over classes that are divided among ranks, in two visits with one all-gather between
+// them: what each rank's classes come to, and the loss and gradient from all ranks' figures.
+//
+// logits: [R, V] f32 (f64), V may be 0; come back as they were. targets: [R] u32, index among this
+// rank's classes, or kNoRow (core/ops/embedding.h) where another rank has it. bias as above.
+// stats: [R, 3] f64, written: the largest logit m of this rank's classes (-inf without classes);
+// the sum of exp(logit - m) over them without the target, which stays apart so that 1 - p keeps its
+// digits (0); the target's logit where this rank has it, else -inf.
+struct SoftmaxShardStatsArgs {
+  Tensor logits, targets, bias, stats;
+};
+void SoftmaxShardStats(const Context& context, const SoftmaxShardStatsArgs& args);
+
+// all_stats: [ranks, R, 3] f64 in rank order; log-sum-exp, loss and p - 1 come from them in f64, in
+// the order of ranks, the same bits on every rank. Everything else as in SoftmaxXentArgs, with
+// targets as above; dlogits of a class is weight * (global probability - [target]) and so on.
+// Logits are no scratch here: only a gradient in their place overwrites them. On one rank loss, lse
+// and dlogits are SoftmaxXent's, bit for bit. A target that no rank has is a bug; the row's loss is
+// then infinite, which no training step lets pass, and counts nothing where its weight is 0.
+struct SoftmaxXentShardArgs {
+  Tensor logits, targets, weight, dlogits, loss, lse, all_stats;
+  double z_loss = 0;
+  Tensor bias = Tensor();
+  double focal_gamma = 0;
+};
+void SoftmaxXentShard(const Context& context, const SoftmaxXentShardArgs& args);
+
 }  // namespace overtok
