@@ -195,7 +195,8 @@ void AddOptimizerOps(std::vector<OpCase>& cases) {
   const AdamConstants adam = {
       .beta1 = 0.9, .beta2 = 0.98, .eps = 1e-20, .correction1 = 0.1, .correction2 = 0.02};
   add("sum_squares", matrix, 4, [=](Operands& o) -> Call {
-    const SumSquaresArgs args = {o.Normal(DType::kF32, matrix), o.Take(DType::kF64, {1})};
+    const SumSquaresArgs args = {o.Normal(DType::kF32, matrix),
+                                 o.Take(DType::kF64, {ElementBlocks(kMatrix)})};
     return [=](const Context& c) { SumSquares(c, args); };
   });
   add("muon_momentum", stack, 16, [=](Operands& o) -> Call {
@@ -223,16 +224,24 @@ void AddOptimizerOps(std::vector<OpCase>& cases) {
                                       1e-3};
     return [=](const Context& c) { HyperballUpdate(c, args); };
   });
-  // Pass 1 reads w, g, m, v and writes m, v; pass 2 reads w, m, v and writes w.
-  add("adamh_update", matrix, 40, [=](Operands& o) -> Call {
-    const AdamHUpdateArgs args = {o.Normal(DType::kF32, matrix),
-                                  o.Normal(DType::kF32, matrix),
-                                  o.Constant(DType::kF32, matrix, 0),
-                                  o.Constant(DType::kF32, matrix, 0),
-                                  {},
-                                  adam,
-                                  1e-3};
-    return [=](const Context& c) { AdamHUpdate(c, args); };
+  add("adamh_moments", matrix, 24, [=](Operands& o) -> Call {
+    const AdamHMomentsArgs args = {o.Normal(DType::kF32, matrix),
+                                   o.Normal(DType::kF32, matrix),
+                                   o.Constant(DType::kF32, matrix, 0),
+                                   o.Constant(DType::kF32, matrix, 0),
+                                   o.Take(DType::kF64, {ElementBlocks(kMatrix), kBlockSums}),
+                                   {},
+                                   adam};
+    return [=](const Context& c) { AdamHMoments(c, args); };
+  });
+  add("adamh_move", matrix, 16, [=](Operands& o) -> Call {
+    const AdamHMoveArgs args = {o.Normal(DType::kF32, matrix),
+                                o.Normal(DType::kF32, matrix),
+                                o.Constant(DType::kF32, matrix, 1),
+                                o.Constant(DType::kF64, {kBlockSums}, 1),
+                                adam,
+                                1e-3};
+    return [=](const Context& c) { AdamHMove(c, args); };
   });
   add("adam_update", matrix, 28, [=](Operands& o) -> Call {
     const AdamUpdateArgs args = {o.Normal(DType::kF32, matrix),

@@ -19,24 +19,30 @@ inline double ClipFactor(const Clip& clip) {
   return norm <= clip.max_norm ? 1 : clip.max_norm / norm;
 }
 
-// Per block of elements, `kBlockSums` partial sums in scratch.
+// Per block of elements, `kBlockSums` partial sums: a row of a tensor of sums, or in scratch.
 struct BlockSums {
   double value[kBlockSums] = {};
 };
+static_assert(sizeof(BlockSums) == kBlockSums * sizeof(double));
 
-// body(begin, end, sums) for each block of [0, n), in parallel; returns the sums over blocks in
-// order.
+// body(begin, end, sums) for each block of [0, n), in parallel; sums of block b go to partial[b].
 template <class Body>
-BlockSums SumOverBlocks(int64_t n, void* scratch, const Body& body) {
-  auto* partial = static_cast<BlockSums*>(scratch);
-  const int64_t blocks = ElementBlocks(n);
-  ParallelFor(blocks, 1, [&](int64_t first, int64_t last) {
+void SumBlocks(int64_t n, BlockSums* partial, const Body& body) {
+  ParallelFor(ElementBlocks(n), 1, [&](int64_t first, int64_t last) {
     for (int64_t b = first; b < last; ++b) {
       BlockSums sums;
       body(b * kBlockElements, std::min(n, (b + 1) * kBlockElements), sums);
       partial[b] = sums;
     }
   });
+}
+
+// The same, and returns the sums over blocks in order.
+template <class Body>
+BlockSums SumOverBlocks(int64_t n, void* scratch, const Body& body) {
+  auto* partial = static_cast<BlockSums*>(scratch);
+  const int64_t blocks = ElementBlocks(n);
+  SumBlocks(n, partial, body);
   BlockSums total;
   for (int64_t b = 0; b < blocks; ++b)
     for (int64_t k = 0; k < kBlockSums; ++k) total.value[k] += partial[b].value[k];

@@ -1,6 +1,7 @@
 // Updates that keep a matrix on its sphere. Pass 1 forms |w|^2, <w, u> and |u|^2 in f64 (AdamH:
 // moves the moments too); the norm of w - k u follows from them, so that pass 2 writes the final
-// weights. AdamH's u is formed in both passes from the stored moments and never stored.
+// weights. AdamH's u is formed in both passes from the stored moments and never stored; its sums
+// leave between the passes, for a parameter may be divided among ranks.
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "core/cpu/optimizer_hyperball.cc"
 #include "core/cpu/kernels.h"
@@ -80,7 +81,7 @@ void HyperballMove(const HyperballUpdateArgs& args, Move move, int64_t begin, in
 }
 
 template <class T>
-void AdamHSums(const AdamHUpdateArgs& args, double clip, int64_t begin, int64_t end,
+void AdamHSums(const AdamHMomentsArgs& args, double clip, int64_t begin, int64_t end,
                BlockSums& out) {
   const Beside<T> d;
   const int64_t lanes = LanesOf(d);
@@ -106,7 +107,7 @@ void AdamHSums(const AdamHUpdateArgs& args, double clip, int64_t begin, int64_t 
 }
 
 template <class T>
-void AdamHMove(const AdamHUpdateArgs& args, Move move, int64_t begin, int64_t end) {
+void AdamHMoveRange(const AdamHMoveArgs& args, Move move, int64_t begin, int64_t end) {
   const hn::ScalableTag<T> d;
   const int64_t lanes = LanesOf(d);
   const AdamVectors<decltype(d)> adam(d, args.constants, 1);
@@ -138,23 +139,33 @@ void HyperballUpdateImpl(const HyperballUpdateArgs& args, void* scratch) {
 }
 
 template <class T>
-void AdamHBoth(const AdamHUpdateArgs& args, void* scratch) {
-  const int64_t n = args.w.elements();
+void AdamHMomentsOf(const AdamHMomentsArgs& args) {
   const double clip = ClipFactor(args.clip);
-  const BlockSums sums = SumOverBlocks(n, scratch, [&](int64_t begin, int64_t end, BlockSums& out) {
-    AdamHSums<T>(args, clip, begin, end, out);
-  });
-  const Move move = MoveOnSphere(sums, args.rate);
-  ParallelFor(n, kElementGrain,
-              [&](int64_t begin, int64_t end) { AdamHMove<T>(args, move, begin, end); });
+  SumBlocks(args.w.elements(), static_cast<BlockSums*>(args.sums.raw()),
+            [&](int64_t begin, int64_t end, BlockSums& out) {
+              AdamHSums<T>(args, clip, begin, end, out);
+            });
 }
 
-void AdamHUpdateImpl(const AdamHUpdateArgs& args, void* scratch) {
+void AdamHMomentsImpl(const AdamHMomentsArgs& args) {
   if (args.w.dtype() == DType::kF64) {
-    AdamHBoth<double>(args, scratch);
+    AdamHMomentsOf<double>(args);
   } else {
-    AdamHBoth<float>(args, scratch);
+    AdamHMomentsOf<float>(args);
   }
+}
+
+void AdamHMoveImpl(const AdamHMoveArgs& args) {
+  BlockSums totals;
+  std::copy_n(args.totals.data<double>(), kBlockSums, totals.value);
+  const Move move = MoveOnSphere(totals, args.rate);
+  ParallelFor(args.w.elements(), kElementGrain, [&](int64_t begin, int64_t end) {
+    if (args.w.dtype() == DType::kF64) {
+      AdamHMoveRange<double>(args, move, begin, end);
+    } else {
+      AdamHMoveRange<float>(args, move, begin, end);
+    }
+  });
 }
 
 }  // namespace overtok::cpu::HWY_NAMESPACE
@@ -164,15 +175,18 @@ HWY_AFTER_NAMESPACE();
 namespace overtok::cpu {
 
 HWY_EXPORT(HyperballUpdateImpl);
-HWY_EXPORT(AdamHUpdateImpl);
+HWY_EXPORT(AdamHMomentsImpl);
+HWY_EXPORT(AdamHMoveImpl);
 
 void HyperballUpdate(const Context& context, const HyperballUpdateArgs& args) {
   void* scratch = context.Scratch(OptimizerScratch(args.w.elements()));
   HWY_DYNAMIC_DISPATCH(HyperballUpdateImpl)(args, scratch);
 }
-void AdamHUpdate(const Context& context, const AdamHUpdateArgs& args) {
-  void* scratch = context.Scratch(OptimizerScratch(args.w.elements()));
-  HWY_DYNAMIC_DISPATCH(AdamHUpdateImpl)(args, scratch);
+void AdamHMoments(const Context& /*context*/, const AdamHMomentsArgs& args) {
+  HWY_DYNAMIC_DISPATCH(AdamHMomentsImpl)(args);
+}
+void AdamHMove(const Context& /*context*/, const AdamHMoveArgs& args) {
+  HWY_DYNAMIC_DISPATCH(AdamHMoveImpl)(args);
 }
 
 }  // namespace overtok::cpu

@@ -1,4 +1,4 @@
-// Sum of squares, scaling by a norm, and the Newton-Schulz polynomial: one pass each.
+// Sums of squares, scaling by a norm, and the Newton-Schulz polynomial: one pass each.
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "core/cpu/optimizer_small.cc"
 #include "core/cpu/kernels.h"
@@ -35,16 +35,18 @@ double SquareRange(const S* x, int64_t begin, int64_t end) {
   return Sum(wide, hn::Add(hn::Add(s0, s1), hn::Add(s2, s3)));
 }
 
-double SumSquaresImpl(const SumSquaresArgs& args, void* scratch) {
-  double total = 0;
+void SumSquaresImpl(const SumSquaresArgs& args) {
+  const int64_t n = args.x.elements(), block = args.block;
+  double* sums = args.sums.data<double>();
   ByStorage(args.x.dtype(), [&](auto zero) {
     using S = decltype(zero);
-    total =
-        SumOverBlocks(args.x.elements(), scratch, [&](int64_t begin, int64_t end, BlockSums& sums) {
-          sums.value[0] = SquareRange(args.x.data<S>(), begin, end);
-        }).value[0];
+    const S* x = args.x.data<S>();
+    const int64_t grain = std::max<int64_t>(1, kElementGrain / block);
+    ParallelFor(args.sums.elements(), grain, [&](int64_t first, int64_t last) {
+      for (int64_t b = first; b < last; ++b)
+        sums[b] = SquareRange(x, b * block, std::min(n, (b + 1) * block));
+    });
   });
-  return total;
 }
 
 template <class S>
@@ -119,11 +121,8 @@ HWY_EXPORT(SumSquaresImpl);
 HWY_EXPORT(ScaleByNormImpl);
 HWY_EXPORT(NewtonSchulzPolynomialImpl);
 
-void SumSquares(const Context& context, const SumSquaresArgs& args) {
-  void* scratch = context.Scratch(OptimizerScratch(args.x.elements()));
-  const double sum = HWY_DYNAMIC_DISPATCH(SumSquaresImpl)(args, scratch);
-  double* out = args.out.data<double>();
-  out[0] = args.accumulate ? out[0] + sum : sum;
+void SumSquares(const Context& /*context*/, const SumSquaresArgs& args) {
+  HWY_DYNAMIC_DISPATCH(SumSquaresImpl)(args);
 }
 void ScaleByNorm(const Context& /*context*/, const ScaleByNormArgs& args) {
   HWY_DYNAMIC_DISPATCH(ScaleByNormImpl)(args);

@@ -1,6 +1,5 @@
 #include "core/ops/optimizer.h"
 
-#include "core/ops/blocks.h"
 #include "core/ops/check_args.h"
 
 namespace overtok {
@@ -27,25 +26,28 @@ void CheckStates(const Tensor& w, std::initializer_list<Tensor> others) {
   }
 }
 
-void CheckAdam(const Tensor& w, const Tensor& gradient, const Tensor& m, const Tensor& v,
-               const AdamConstants& constants) {
-  CheckStates(w, {gradient, m, v});
-  CheckStates(m, {v, gradient});
-  OT_CHECK_APART(v, gradient);
+void CheckAdam(const Tensor& w, const Tensor& m, const Tensor& v, const AdamConstants& constants) {
+  CheckStates(w, {m, v});
+  CheckStates(m, {v});
   OT_CHECK(constants.correction1 > 0 && constants.correction2 > 0)
       << "bias corrections " << constants.correction1 << ", " << constants.correction2
       << ": steps count from 1";
+}
+
+void CheckAdam(const Tensor& w, const Tensor& gradient, const Tensor& m, const Tensor& v,
+               const AdamConstants& constants) {
+  CheckAdam(w, m, v, constants);
+  CheckStates(w, {gradient});
+  CheckStates(gradient, {m, v});
 }
 
 }  // namespace
 
 void SumSquares(const Context& context, const SumSquaresArgs& args) {
   OT_CHECK_ACT(args.x);
-  CheckScalars(args.out, 1);
-  if (args.x.elements() == 0) {
-    if (!args.accumulate) Fill(context, {.x = args.out, .value = 0});
-    return;
-  }
+  OT_CHECK_GE(args.block, 1);
+  CheckScalars(args.sums, (args.x.elements() + args.block - 1) / args.block);
+  if (args.x.elements() == 0) return;
   internal::Call(context.kernels().sum_squares, "sum of squares", context, args);
 }
 
@@ -96,11 +98,19 @@ void HyperballUpdate(const Context& context, const HyperballUpdateArgs& args) {
   internal::Call(context.kernels().hyperball_update, "the hyperball update", context, args);
 }
 
-void AdamHUpdate(const Context& context, const AdamHUpdateArgs& args) {
+void AdamHMoments(const Context& context, const AdamHMomentsArgs& args) {
   CheckAdam(args.w, args.gradient, args.m, args.v, args.constants);
   CheckClip(args.clip);
+  CheckScalars(args.sums, ElementBlocks(args.w.elements()) * kBlockSums);
   if (args.w.elements() == 0) return;
-  internal::Call(context.kernels().adamh_update, "the AdamH update", context, args);
+  internal::Call(context.kernels().adamh_moments, "AdamH's moments", context, args);
+}
+
+void AdamHMove(const Context& context, const AdamHMoveArgs& args) {
+  CheckAdam(args.w, args.m, args.v, args.constants);
+  CheckScalars(args.totals, kBlockSums);
+  if (args.w.elements() == 0) return;
+  internal::Call(context.kernels().adamh_move, "AdamH's move", context, args);
 }
 
 void AdamUpdate(const Context& context, const AdamUpdateArgs& args) {

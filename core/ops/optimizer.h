@@ -1,20 +1,22 @@
-// Optimizer passes. Each state update is one memory-bound pass; norms travel as f64 scalars in
-// device memory, so that a step needs no answer from the device. Sums are taken over blocks of
-// fixed size and then in order: results do not depend on the thread count. Formulas:
-// docs/optimizers.md. All parameters, gradients and states are f32 here (tests: f64).
+// Optimizer passes. Each state update is one memory-bound pass. Sums are taken over blocks of fixed
+// size. What is summed over one whole matrix here is then added in order, so that results do not
+// depend on the thread count; what may lie on several ranks (gradient norms, AdamH) leaves as f64
+// sums of blocks, which the caller joins by core/exact_sum.h, so that results do not depend on the
+// ranks either. Formulas: docs/optimizers.md. All parameters, gradients and states are f32 here
+// (tests: f64).
 #pragma once
 
-#include <vector>
-
 #include "core/context.h"
+#include "core/ops/blocks.h"
 #include "core/tensor.h"
 
 namespace overtok {
 
-// out[0] (f64) = sum of squares of x (f32, f64 or bf16), plus out[0] when accumulate.
+// sums[b] (f64) = sum of squares of elements [b * block, (b + 1) * block) of x (f32, f64 or bf16).
+// sums: one for each block, the last of which may be short.
 struct SumSquaresArgs {
-  Tensor x, out;
-  bool accumulate = false;
+  Tensor x, sums;
+  int64_t block = kBlockElements;
 };
 void SumSquares(const Context& context, const SumSquaresArgs& args);
 
@@ -66,18 +68,28 @@ struct AdamConstants {
   double correction1 = 1, correction2 = 1;  // 1 - beta^t, t counted from 1
 };
 
-// m <- beta1 m + (1 - beta1) g; v <- beta2 v + (1 - beta2) g^2; u = (m / correction1) / (sqrt(v /
-// correction2) + eps), then the update of HyperballUpdateArgs with u, which is recomputed in the
-// second pass and never stored. 0 / (0 + eps) = 0.
-struct AdamHUpdateArgs {
+// First pass of AdamH: m <- beta1 m + (1 - beta1) g; v <- beta2 v + (1 - beta2) g^2. u = (m /
+// correction1) / (sqrt(v / correction2) + eps) is not stored; sums[b] = |w|^2, <w, u>, |u|^2 over
+// the b-th block of kBlockElements. 0 / (0 + eps) = 0. w may be a part of a parameter.
+struct AdamHMomentsArgs {
   Tensor w, gradient, m, v;
+  Tensor sums;  // [blocks, kBlockSums] f64
   Clip clip;
+  AdamConstants constants;
+};
+void AdamHMoments(const Context& context, const AdamHMomentsArgs& args);
+
+// Second pass: the update of HyperballUpdateArgs, with u formed again from the moments that the
+// first pass left, and the sums over the whole parameter.
+struct AdamHMoveArgs {
+  Tensor w, m, v;
+  Tensor totals;  // [kBlockSums] f64
   AdamConstants constants;
   double rate = 0;
 };
-void AdamHUpdate(const Context& context, const AdamHUpdateArgs& args);
+void AdamHMove(const Context& context, const AdamHMoveArgs& args);
 
-// The same m, v, u; w <- w - rate u.
+// m, v and u as AdamHMoments forms them; w <- w - rate u.
 struct AdamUpdateArgs {
   Tensor w, gradient, m, v;
   Clip clip;
@@ -86,7 +98,7 @@ struct AdamUpdateArgs {
 };
 void AdamUpdate(const Context& context, const AdamUpdateArgs& args);
 
-// Scratch that any of these may ask for, given the element count of its largest tensor.
+// Scratch that MuonMomentum and HyperballUpdate ask for, given the element count of the matrix.
 int64_t OptimizerScratch(int64_t elements);
 
 }  // namespace overtok

@@ -43,17 +43,17 @@ const AdamConstants kAdam = {
     .beta1 = 0.9, .beta2 = 0.98, .eps = 1e-8, .correction1 = 0.271, .correction2 = 0.0588};
 
 TEST(Optimizer, SumSquaresAgreesAcrossStorageTypesAndThreads) {
-  for (const int64_t n : kSizes) {
-    Operand out = Scalars("out", 1, Role::kInputOutput, FillNorm);
-    out.value_units = 1e-3;  // the squares of f32 and bf16 are exact in f64
-    out.tensor_units = 0;
-    testing::CheckOp({.name = "sum of squares " + std::to_string(n),
-                      .operands = {{.name = "x", .shape = {n}, .fill = FillW}, out},
-                      .run =
-                          [](const Context& c, const std::vector<Tensor>& t) {
-                            SumSquares(c, {t[0], t[1], true});
-                          },
-                      .scratch = [n](DType) { return OptimizerScratch(n); }});
+  for (const int64_t block : {kBlockElements, int64_t{1}, int64_t{100}, int64_t{24}}) {
+    for (const int64_t n : kSizes) {
+      Operand sums = Scalars("sums", (n + block - 1) / block, Role::kOutput, nullptr);
+      sums.value_units = 1e-3;  // the squares of f32 and bf16 are exact in f64
+      sums.tensor_units = 0;
+      testing::CheckOp({.name = "sums of squares " + std::to_string(n),
+                        .operands = {{.name = "x", .shape = {n}, .fill = FillW}, sums},
+                        .run = [block](const Context& c, const std::vector<Tensor>& t) {
+                          SumSquares(c, {t[0], t[1], block});
+                        }});
+    }
   }
 }
 
@@ -122,28 +122,102 @@ TEST(Optimizer, HyperballUpdateAgreesAcrossStorageTypesAndThreads) {
   }
 }
 
-TEST(Optimizer, AdamAndAdamHAgreeAcrossStorageTypesAndThreads) {
+TEST(Optimizer, AdamAgreesAcrossStorageTypesAndThreads) {
   for (const int64_t n : kSizes) {
-    for (const bool on_sphere : {false, true}) {
-      testing::CheckOp({.name = std::string(on_sphere ? "AdamH " : "Adam ") + std::to_string(n),
-                        .operands = {State("w", n, Role::kInputOutput, FillW),
-                                     State("gradient", n, Role::kInput, FillG),
-                                     State("m", n, Role::kInputOutput, FillM),
-                                     State("v", n, Role::kInputOutput, FillV),
-                                     Scalars("clip norm", 1, Role::kInput, FillNorm)},
-                        .run =
-                            [&](const Context& c, const std::vector<Tensor>& t) {
-                              const Clip clip = {t[4], 1.0};
-                              if (on_sphere) {
-                                AdamHUpdate(c, {t[0], t[1], t[2], t[3], clip, kAdam, 0.02});
-                              } else {
-                                AdamUpdate(c, {t[0], t[1], t[2], t[3], clip, kAdam, 0.02});
-                              }
-                            },
-                        .scratch = [n](DType) { return OptimizerScratch(n); },
-                        .bf16 = false});
-    }
+    testing::CheckOp({.name = "Adam " + std::to_string(n),
+                      .operands = {State("w", n, Role::kInputOutput, FillW),
+                                   State("gradient", n, Role::kInput, FillG),
+                                   State("m", n, Role::kInputOutput, FillM),
+                                   State("v", n, Role::kInputOutput, FillV),
+                                   Scalars("clip norm", 1, Role::kInput, FillNorm)},
+                      .run =
+                          [&](const Context& c, const std::vector<Tensor>& t) {
+                            AdamUpdate(c, {t[0], t[1], t[2], t[3], {t[4], 1.0}, kAdam, 0.02});
+                          },
+                      .bf16 = false});
   }
+}
+
+TEST(Optimizer, AdamHAgreesAcrossStorageTypesAndThreads) {
+  for (const int64_t n : kSizes) {
+    // <w, u> is a sum of terms of both signs: bounded by the largest of the three.
+    Operand sums = Scalars("sums", ElementBlocks(n) * kBlockSums, Role::kOutput, nullptr);
+    testing::CheckOp(
+        {.name = "AdamH's moments " + std::to_string(n),
+         .operands = {State("w", n, Role::kInput, FillW), State("gradient", n, Role::kInput, FillG),
+                      State("m", n, Role::kInputOutput, FillM),
+                      State("v", n, Role::kInputOutput, FillV), sums,
+                      Scalars("clip norm", 1, Role::kInput, FillNorm)},
+         .run =
+             [&](const Context& c, const std::vector<Tensor>& t) {
+               AdamHMoments(c, {t[0], t[1], t[2], t[3], t[4], {t[5], 1.0}, kAdam});
+             },
+         .bf16 = false});
+    testing::CheckOp(
+        {.name = "AdamH's move " + std::to_string(n),
+         .operands = {State("w", n, Role::kInputOutput, FillW), State("m", n, Role::kInput, FillM),
+                      State("v", n, Role::kInput, FillV),
+                      Scalars("totals", kBlockSums, Role::kInput, FillNorm)},
+         .run =
+             [&](const Context& c, const std::vector<Tensor>& t) {
+               AdamHMove(c, {t[0], t[1], t[2], t[3], kAdam, 0.02});
+             },
+         .bf16 = false});
+  }
+}
+
+// The two passes of AdamH, joined as an owner of the whole parameter joins them.
+void AdamH(const Buffer& w, const Buffer& g, const Buffer& m, const Buffer& v, const Clip& clip,
+           const AdamConstants& constants, double rate) {
+  const ScratchContext context(0);
+  const int64_t blocks = ElementBlocks(w.size());
+  Buffer sums(DType::kF64, {blocks, kBlockSums}), totals(DType::kF64, {kBlockSums});
+  AdamHMoments(*context,
+               {w.tensor(), g.tensor(), m.tensor(), v.tensor(), sums.tensor(), clip, constants});
+  for (int64_t i = 0; i < sums.size(); ++i)
+    totals.Set(i % kBlockSums, totals.Get(i % kBlockSums) + sums.Get(i));
+  AdamHMove(*context, {w.tensor(), m.tensor(), v.tensor(), totals.tensor(), constants, rate});
+}
+
+double SquaresOf(const Buffer& x) {
+  const ScratchContext context(0);
+  Buffer sums(DType::kF64, {ElementBlocks(x.size())});
+  SumSquares(*context, {x.tensor(), sums.tensor()});
+  double total = 0;
+  for (const double sum : sums.Values()) total += sum;
+  return total;
+}
+
+// A pass over ranges that begin at borders of blocks leaves the sums of a pass over all.
+TEST(Optimizer, BlocksOfPartsAreBlocksOfTheWhole) {
+  const int64_t n = 3 * kBlockElements + 777, first = 2 * kBlockElements;
+  Buffer w(DType::kF32, {n}), g(DType::kF32, {n}), m(DType::kF32, {n}), v(DType::kF32, {n});
+  Buffer sums(DType::kF64, {4, kBlockSums}), squares(DType::kF64, {4});
+  FillW(w);
+  FillG(g);
+  FillM(m);
+  FillV(v);
+  const ScratchContext context(0);
+  const auto run = [&](int64_t begin, int64_t end) {
+    const auto part = [&](const Buffer& x) { return x.tensor().Rows(begin, end - begin); };
+    const int64_t block = begin / kBlockElements, blocks = ElementBlocks(end - begin);
+    const Buffer m_before(m), v_before(v);
+    AdamHMoments(*context, {part(w),
+                            part(g),
+                            part(m_before),
+                            part(v_before),
+                            sums.tensor().Rows(block, blocks),
+                            {},
+                            kAdam});
+    SumSquares(*context, {part(g), squares.tensor().Rows(block, blocks)});
+  };
+  run(0, n);
+  const Buffer whole(sums), whole_squares(squares);
+  sums.Poison();
+  squares.Poison();
+  run(0, first);
+  run(first, n);
+  EXPECT_TRUE(sums.SameBits(whole) && squares.SameBits(whole_squares));
 }
 
 // Against plain loops in f64 that follow the formulas step by step.
@@ -177,7 +251,7 @@ TEST(Optimizer, AdamHIsAdamsUpdateThenTheSphere) {
   Buffer plain_w(w), plain_m(m), plain_v(v);
   const ScratchContext context(OptimizerScratch(n));
   const Clip clipping = {norm.tensor(), 0.5};
-  AdamHUpdate(*context, {w.tensor(), g.tensor(), m.tensor(), v.tensor(), clipping, kAdam, rate});
+  AdamH(w, g, m, v, clipping, kAdam, rate);
   testing::ExpectClose("m", m, m1, {.relative = 1e-14, .absolute = 1e-15});
   testing::ExpectClose("v", v, v1, {.relative = 1e-14});
   testing::ExpectClose("w", w, moved, {.relative = 1e-12, .absolute = 1e-13});
@@ -192,18 +266,16 @@ TEST(Optimizer, AdamHIsAdamsUpdateThenTheSphere) {
 
 TEST(Optimizer, HyperballKeepsTheNormOverManySteps) {
   const int64_t n = 4096;
-  Buffer w(DType::kF32, {n}), u(DType::kF32, {n}), norm(DType::kF64, {1});
+  Buffer w(DType::kF32, {n}), u(DType::kF32, {n});
   FillW(w);
   const ScratchContext context(OptimizerScratch(n));
-  SumSquares(*context, {w.tensor(), norm.tensor()});
-  const double before = std::sqrt(norm.Get(0));
+  const double before = std::sqrt(SquaresOf(w));
   for (uint64_t step = 0; step < 10; ++step) {
     FillNormal(u, 100 + step, 3);
     HyperballUpdate(*context, {w.tensor(), u.tensor(), 0.02});
   }
-  SumSquares(*context, {w.tensor(), norm.tensor()});
   // Rounding moves each weight by 2^-24 at random: the norm by far less than 1e-6.
-  EXPECT_TRUE(std::abs(std::sqrt(norm.Get(0)) / before - 1) <= 1e-6);
+  EXPECT_TRUE(std::abs(std::sqrt(SquaresOf(w)) / before - 1) <= 1e-6);
 }
 
 // Values chosen so that every result is a whole number, exactly.
@@ -295,7 +367,7 @@ TEST(Optimizer, ZeroInZeroOut) {
   const Clip clip = {zero.tensor(), 1};  // a norm of zero clips nothing
   AdamUpdate(*context, {w.tensor(), g.tensor(), m.tensor(), v.tensor(), clip, tiny, 0.01});
   EXPECT_TRUE(w.SameBits(before));
-  AdamHUpdate(*context, {w.tensor(), g.tensor(), m.tensor(), v.tensor(), clip, tiny, 0.01});
+  AdamH(w, g, m, v, clip, tiny, 0.01);
   EXPECT_TRUE(w.SameBits(before));
   // A zero matrix on the sphere of radius zero stays one.
   Buffer none(DType::kF32, {n}), one(DType::kF32, {n});
@@ -355,8 +427,10 @@ TEST(OptimizerDeathTest, WrongShapesAndStepsAreNamed) {
                                      1}),
                "steps count from 1");
   const ScratchContext none(0);
-  Buffer out(DType::kF64, {1});
-  EXPECT_DEATH(SumSquares(*none, {w.tensor(), out.tensor()}), "more scratch than was planned");
+  EXPECT_DEATH(HyperballUpdate(*none, {w.tensor(), g.tensor(), 1}),
+               "more scratch than was planned");
+  Buffer sums(DType::kF64, {2});
+  EXPECT_DEATH(SumSquares(*none, {w.tensor(), sums.tensor()}), "2 against 1");
 }
 
 }  // namespace
