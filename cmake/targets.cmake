@@ -40,3 +40,23 @@ function(overtok_test name)
   add_test(NAME ${name} COMMAND ${name})
   set_tests_properties(${name} PROPERTIES TIMEOUT 600)
 endfunction()
+
+# A CTest entry that starts PROGRAM (a target) by mpirun on so many RANKS, one thread each, also where there are fewer
+# cores or the user is root.
+function(overtok_mpi_run name program ranks)
+  add_test(NAME ${name} COMMAND ${MPIEXEC_EXECUTABLE} -n ${ranks} --oversubscribe --bind-to none $<TARGET_FILE:${program}>)
+  set_tests_properties(${name} PROPERTIES TIMEOUT 600 PROCESSORS ${ranks} ENVIRONMENT
+    "OMP_NUM_THREADS=1;OMPI_ALLOW_RUN_AS_ROOT=1;OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1")
+endfunction()
+
+# overtok_mpi_test(NAME RANKS 2 4 SOURCES a_test.cc ... DEPENDS overtok_comm ...): one program whose ranks are processes
+# (tests/support/mpi_main.h), and one CTest entry, NAME_2, for each number of ranks.
+function(overtok_mpi_test name)
+  cmake_parse_arguments(T "" "" "RANKS;SOURCES;DEPENDS" ${ARGN})
+  add_executable(${name} ${T_SOURCES})
+  target_link_libraries(${name} PRIVATE overtok_test_support overtok_mpi_main ${T_DEPENDS} GTest::gmock GTest::gtest)
+  set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/tests)
+  foreach(ranks ${T_RANKS})
+    overtok_mpi_run(${name}_${ranks} ${name} ${ranks})
+  endforeach()
+endfunction()

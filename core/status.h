@@ -7,6 +7,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/cord.h"
 #include "absl/strings/str_cat.h"
 
 // Abseil of this age has no such macros in its public part.
@@ -28,10 +29,13 @@
 
 namespace overtok {
 
-// The same status with `context: ` in front of its message; OK stays OK.
+// The same status, its marks included, with `context: ` in front of its message; OK stays OK.
 inline absl::Status Annotate(const absl::Status& status, absl::string_view context) {
   if (status.ok()) return status;
-  return absl::Status(status.code(), absl::StrCat(context, ": ", status.message()));
+  absl::Status result(status.code(), absl::StrCat(context, ": ", status.message()));
+  status.ForEachPayload(
+      [&result](absl::string_view type, const absl::Cord& mark) { result.SetPayload(type, mark); });
+  return result;
 }
 
 }  // namespace overtok

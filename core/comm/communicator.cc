@@ -91,10 +91,14 @@ Request Communicator::StartExchange(std::span<const Message> sends,
 }
 
 Request Communicator::StartAllGather(const Tensor& mine, const Tensor& all, Traffic kind) {
-  const int64_t count = mine.elements();
   OT_CHECK(mine.dtype() == all.dtype());
-  OT_CHECK_EQ(count * size(), all.elements());
-  if (count == 0) return Request();
+  OT_CHECK_EQ(mine.elements() * size(), all.elements());
+  if (mine.elements() == 0) return Request();
+  CountSent(mine.bytes() * (size() - 1), kind);
+  return StartGather(mine, all);
+}
+
+Request Communicator::StartGather(const Tensor& mine, const Tensor& all) {
   const auto place = [&](int of) { return static_cast<char*>(all.raw()) + of * mine.bytes(); };
   if (place(rank()) != mine.raw()) {
     std::memmove(place(rank()), mine.raw(), static_cast<size_t>(mine.bytes()));
@@ -105,11 +109,14 @@ Request Communicator::StartAllGather(const Tensor& mine, const Tensor& all, Traf
   for (int i = 1; i < size(); ++i) {
     const int to = (rank() + i) % size(), from = (rank() - i + size()) % size();
     sends_.push_back({to, mine});
-    receives_.push_back({from, Tensor(place(from), mine.dtype(), {count})});
-    CountSent(mine.bytes(), kind);
+    receives_.push_back({from, Tensor(place(from), mine.dtype(), {mine.elements()})});
   }
   if (sends_.empty()) return Request();
   return Request(this, Start(sends_, receives_));
+}
+
+void Communicator::GatherNow(const Tensor& mine, const Tensor& all) {
+  StartGather(mine, all).Wait();
 }
 
 template <class T, class Fold>
@@ -118,8 +125,9 @@ void Communicator::GatherAndFold(std::span<T> values, std::vector<T>& all, Traff
   const size_t count = values.size();
   if (size() == 1 || count == 0) return;
   all.resize(std::max(all.size(), count * static_cast<size_t>(size())));
-  AllGather(Tensor(values.data(), {static_cast<int64_t>(count)}),
-            Tensor(all.data(), {size(), static_cast<int64_t>(count)}), kind);
+  const Tensor mine(values.data(), {static_cast<int64_t>(count)});
+  CountSent(mine.bytes() * (size() - 1), kind);
+  GatherNow(mine, Tensor(all.data(), {size(), static_cast<int64_t>(count)}));
   for (size_t i = 0; i < count; ++i) {
     T value = all[i];
     for (size_t r = 1; r < static_cast<size_t>(size()); ++r) {

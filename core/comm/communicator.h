@@ -108,9 +108,12 @@ class Communicator {
   // elements are the implementation's business.
   virtual int64_t Start(std::span<const Message> sends, std::span<const Message> receives) = 0;
   virtual void Finish(int64_t ticket) = 0;
+  // The all-gather of a blocking reduction: few elements, counted already.
+  virtual void GatherNow(const Tensor& mine, const Tensor& all);
   void CountSent(int64_t bytes, Traffic kind) { bytes_sent_[static_cast<size_t>(kind)] += bytes; }
 
  private:
+  Request StartGather(const Tensor& mine, const Tensor& all);
   template <class T, class Fold>
   void GatherAndFold(std::span<T> values, std::vector<T>& all, Traffic kind, const Fold& fold);
 
@@ -124,7 +127,7 @@ class Communicator {
 // The communicator of a run of one process.
 std::unique_ptr<Communicator> OneRank();
 // A rank of a group that does not exist: has a place and a size, and aborts when it is used. For
-// components in a dry Memory (`overtok plan`).
+// components in a dry Memory (`overtok plan`). Of a group of one: OneRank().
 std::unique_ptr<Communicator> PlannedRank(int rank, int size);
 
 }  // namespace overtok

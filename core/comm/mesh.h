@@ -26,8 +26,8 @@ class Mesh {
  public:
   // `world` must outlive the mesh; its size is a multiple of `tensor`.
   Mesh(Communicator* world, int tensor, Split vocabulary = Split::kBlocks);
-  // Of a rank that only plans; layout of any size.
-  explicit Mesh(const Layout& layout);
+  // Of a rank that only plans; layout of any size. Of one rank it can run.
+  explicit Mesh(const Layout& layout = {});
 
   const Layout& layout() const { return layout_; }
   Communicator& world() const { return *world_; }
