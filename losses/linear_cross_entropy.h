@@ -1,10 +1,17 @@
 // Softmax cross-entropy over a linear head, logits = h W^T, in row tiles: each tile's logits become
 // its gradient in place and leave as dh and dW in the same pass. [tokens, V] never exists; one tile
 // [R, V] does. Returns sums, never means.
+//
+// With a group of ranks the classes are divided among them: every rank is given the same rows and
+// its own classes, and returns the same sums; d_hidden is then this rank's part of a sum over the
+// group (the caller's), d_weight is complete. Per tile one all-gather of [R, 3] f64 travels, while
+// the next tile's logits are multiplied.
 #pragma once
 
+#include <array>
 #include <cstdint>
 
+#include "core/comm/communicator.h"
 #include "core/context.h"
 #include "core/memory.h"
 #include "core/tensor.h"
@@ -12,17 +19,18 @@
 namespace overtok {
 
 // Letters: T tokens of a micro-batch, d hidden, V classes (all of a vocabulary, or the candidates
-// of a block), R rows of a tile.
+// of a block; this rank's of them, possibly none), R rows of a tile.
 struct LinearCrossEntropyArgs {
   Tensor hidden;           // [T, d] act
   Tensor weight;           // [V, d] act (a parameter's compute tensor, or candidates' rows)
   Tensor bias;             // [V] f32, added to the logits; undefined: nothing is
-  Tensor targets;          // [T] u32 below V
+  Tensor targets;          // [T] u32 below V; kNoRow where another rank of the group has it (all
+                           // have kNoRow: an infinite loss, for tokens of weight 0 only)
   Tensor loss_weight;      // [T] f32, w: weight of each token in the sums
   Tensor gradient_weight;  // [T] f32, w / (global sum of w): what each token's gradient is scaled
                            // by; undefined: no gradients
   Tensor d_hidden;         // [T, d] act, overwritten
-  Tensor d_weight;         // [V, d] f32
+  Tensor d_weight;         // [V, d] f32; V may be 0 with a group
   bool accumulate_d_weight = false;
   double z_loss = 0;       // coefficient of lse^2
   double focal_gamma = 0;  // loss (1 - p)^gamma * cross-entropy, and its gradient; 0: off
@@ -38,26 +46,57 @@ struct LossSums {
 // tile's read and write of dW (2 V d floats) small beside its 6 R V d operations.
 inline constexpr int64_t kHeadTileBytes = int64_t{64} << 20;
 
+// Bytes that each rank of a group of `ranks` sends (Traffic::kLoss) in calls of `tokens` rows in
+// all: three f64 a row to every other rank.
+inline int64_t LossBytesSent(int64_t tokens, int64_t ranks) { return (ranks - 1) * tokens * 3 * 8; }
+
 class LinearCrossEntropy {
  public:
   // For micro-batches of up to `tokens` rows, d hidden, up to V classes in dtype `act`. Takes the
   // tile: as many rows (a multiple of 64, at least that) of V logits as `tile_bytes` of fp32 hold.
-  // With fewer classes the same bytes hold more rows.
+  // With fewer classes the same bytes hold more rows. `group`: ranks that divide the classes; null
+  // or one rank: nobody. With a group, two tiles share `tile_bytes`, each of at most half the
+  // tokens, and V is the most classes that any rank has, the same number on all (LargestPart in
+  // core/sharding.h).
   LinearCrossEntropy(Memory* memory, int64_t tokens, int64_t hidden, int64_t classes, DType act,
-                     int64_t tile_bytes = kHeadTileBytes);
+                     Communicator* group = nullptr, int64_t tile_bytes = kHeadTileBytes);
 
   // Loss and gradients of one micro-batch, or of a part of it. Waits for the device (the sums are
-  // read on the host).
-  LossSums Run(const Context& context, const LinearCrossEntropyArgs& args);
+  // read on the host). Collective over the group, with equal T and equal row tiles on all ranks:
+  // they follow from `most_classes`, the largest V of a rank in this call, which a group needs;
+  // without one it is V. A rank without classes (weight: [0, d]) fills d_hidden with zeros.
+  LossSums Run(const Context& context, const LinearCrossEntropyArgs& args,
+               int64_t most_classes = 0);
 
   // Losses per token of the last Run: [T] f32, nats (evaluation reads them).
   const Tensor& token_losses() const { return loss_; }
-  // R with `classes` classes.
+  // R with `classes` classes (of the rank that has most), at most.
   int64_t tile_rows(int64_t classes) const;
 
  private:
-  Tensor logits_;      // [elements of the tile] f32
-  Tensor d_logits_;    // the same in act; logits_ itself in f32 runs
+  // One tile between its two visits.
+  struct Tile {
+    Tensor logits;     // [elements of the tile] f32
+    Tensor all_stats;  // [ranks * R * 3] f64, of which a tile uses the first
+    int64_t begin = 0, rows = 0;
+    Request gather;
+  };
+  void RunWhole(const Context& context, const LinearCrossEntropyArgs& args);
+  void RunDivided(const Context& context, const LinearCrossEntropyArgs& args, int64_t most_classes);
+  // Logits, their figures, and the gather of all ranks' figures.
+  void StartTile(const Context& context, const LinearCrossEntropyArgs& args, Tile* tile);
+  // Losses and gradients, once the figures are here.
+  void FinishTile(const Context& context, const LinearCrossEntropyArgs& args, Tile* tile);
+  // Where the gradient of a tile's logits goes.
+  Tensor DLogits(const Tensor& logits) const;
+  // The gradient of logits on to d_hidden's rows from `begin` on, and to d_weight.
+  static void AddGradients(const Context& context, const LinearCrossEntropyArgs& args,
+                           const Tensor& dlogits, int64_t begin);
+
+  Communicator* group_ = nullptr;  // null: the classes are not divided
+  int64_t most_rows_ = 0;          // of a tile, however few the classes
+  std::array<Tile, 2> tiles_;      // the second with a group only
+  Tensor d_logits_;    // of one tile, in act; undefined in f32 runs: the logits themselves
   Tensor loss_, lse_;  // [T] f32
   Tensor sums_;        // [3] f64
 };

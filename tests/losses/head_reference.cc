@@ -78,7 +78,7 @@ HeadOutcome RunTiled(HeadProblem& p, const HeadOptions& options, bool accumulate
                      int64_t most) {
   Memory memory(Memory::Mode::kReal);
   Context context = CpuContext();
-  LinearCrossEntropy head(&memory, p.tokens, p.hidden, most, DType::kF32,
+  LinearCrossEntropy head(&memory, p.tokens, p.hidden, most, DType::kF32, /*group=*/nullptr,
                           /*tile_bytes=*/1 << 20);
   memory.Commit(&context);
   HeadOutcome out;

@@ -80,7 +80,8 @@ TEST(LinearCrossEntropy, FocalLossAgreesWithDense) {
 
 TEST(LinearCrossEntropy, FewerClassesUseTheSameTileForMoreRows) {
   Memory memory(Memory::Mode::kDry);
-  const LinearCrossEntropy head(&memory, 10'000, 8, 4'096, DType::kBF16, 1 << 21);
+  const LinearCrossEntropy head(&memory, 10'000, 8, 4'096, DType::kBF16, /*group=*/nullptr,
+                                1 << 21);
   EXPECT_EQ(head.tile_rows(4'096), 128);
   EXPECT_EQ(head.tile_rows(1'024), 512);
   EXPECT_EQ(head.tile_rows(1'000), 512);  // 524 hold
