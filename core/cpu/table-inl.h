@@ -14,8 +14,8 @@ HWY_BEFORE_NAMESPACE();
 namespace overtok::cpu::HWY_NAMESPACE {
 
 // Random numbers of one row's stochastic rounding: 16 bits an element, eight elements a Philox
-// block; its counter is (row, column / 8) and (step, stage), with stage 0 for the replay before a
-// step and 1 for the step's own update.
+// block; its counter is (row of the logical table, column / 8) and (step, stage), with stage 0 for
+// the replay before a step and 1 for the step's own update.
 struct Rounding {
   uint64_t key, high;
   Rounding(uint64_t random_key, int64_t step, int stage)
@@ -26,7 +26,7 @@ struct Rounding {
 template <class D, class S>
 class RowWriter {
  public:
-  RowWriter(const Rounding& /*rounding*/, int64_t /*row*/, S* values) : values_(values) {}
+  RowWriter(const Rounding& /*rounding*/, uint64_t /*row*/, S* values) : values_(values) {}
   HWY_INLINE void Write(D d, hn::Vec<D> v, int64_t column, int64_t count) {
     StoreFirst(d, v, values_ + column, count);
   }
@@ -40,8 +40,8 @@ class RowWriter {
 template <class D>
 class RowWriter<D, bf16> {
  public:
-  RowWriter(const Rounding& rounding, int64_t row, bf16* values)
-      : rounding_(rounding), row_(static_cast<uint64_t>(row) << 32), values_(values) {}
+  RowWriter(const Rounding& rounding, uint64_t row, bf16* values)
+      : rounding_(rounding), row_(row << 32), values_(values) {}
   HWY_INLINE void Write(D d, hn::Vec<D> v, int64_t column, int64_t count) {
     const hn::Rebind<uint32_t, D> du32;
     const hn::Rebind<int32_t, D> di32;

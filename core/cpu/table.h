@@ -3,7 +3,9 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <type_traits>
 
+#include "core/bf16.h"
 #include "core/check.h"
 #include "core/ops/table.h"
 
@@ -20,6 +22,15 @@ inline int64_t LastStep(const TableState& state, int64_t row, int64_t step) {
   const auto last = static_cast<int64_t>(state.last.data<uint32_t>()[row]);
   OT_CHECK_LE(last, step) << "row " << row << " of a table reflects a later step";
   return last;
+}
+
+// What the random bits of a row's rounding follow; 0 where nothing is rounded at random. S: type of
+// the values.
+template <class S>
+uint64_t RandomRow(const TableState& state, int64_t row) {
+  if constexpr (!std::is_same_v<S, bf16>) return 0;
+  if (state.logical_rows == 0) return static_cast<uint64_t>(row);
+  return static_cast<uint64_t>(GlobalOf(state.sharding, state.logical_rows, row));
 }
 
 // Rows lie anywhere in memory: the next one is fetched while this one is worked on.

@@ -182,7 +182,7 @@ void ReplayRange(const TableReplayArgs& args, int64_t begin, int64_t end) {
     if (static_cast<int64_t>(last[row]) == args.replay.step) continue;
     S* value = args.state.value.data<S>() + row * args.state.value.dim(1);
     ReplayRow<true, D, S>(d, args.state, args.rule, args.replay, row,
-                          RowWriter<D, S>(rounding, row, value));
+                          RowWriter<D, S>(rounding, RandomRow<S>(args.state, row), value));
     last[row] = static_cast<uint32_t>(args.replay.step);
   }
 }

@@ -60,7 +60,8 @@ class RowUpdate {
     }
     const T* gradient = args_.gradient.data<T>() + k * width_;
     S* value = state.value.data<S>() + row * width_;
-    RowWriter<D, S> writer(Rounding(args_.random_key, args_.step, 1), row, value);
+    RowWriter<D, S> writer(Rounding(args_.random_key, args_.step, 1), RandomRow<S>(state, row),
+                           value);
     switch (args_.rule.kind) {
       case TableRule::Kind::kAdam:
         return state.v.rank() == 1 ? AdamByRow(row, gradient, value, writer)

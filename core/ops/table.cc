@@ -11,6 +11,12 @@ void CheckState(const TableState& state, const TableRule& rule) {
   OT_CHECK_ACT(value);
   OT_CHECK_EQ(value.rank(), 2);
   OT_CHECK_GE(value.dim(1), 1);
+  OT_CHECK(state.sharding.split != Split::kColumns);
+  if (state.logical_rows == 0) {
+    OT_CHECK(state.sharding.split == Split::kWhole);
+  } else {
+    OT_CHECK_EQ(SizeOfPart(state.sharding, state.logical_rows), value.dim(0));
+  }
   const DType type = internal::StatisticType(value.dtype());
   if (state.m.defined()) {
     OT_CHECK_DTYPE(state.m, type);

@@ -9,6 +9,7 @@
 
 #include "core/context.h"
 #include "core/ops/optimizer.h"
+#include "core/sharding.h"
 #include "core/tensor.h"
 
 namespace overtok {
@@ -27,6 +28,9 @@ struct TableState {
   Tensor m;      // [R, w] f32 (f64); undefined: no first moment is kept
   Tensor v;      // [R, w] or [R] f32 (f64); undefined with kSgd
   Tensor last;   // [R] u32: steps that the row reflects; undefined: silent steps change nothing
+  // Rows R are part of a logical table, by rows: the random bits of a row follow its number there.
+  Sharding sharding = {};
+  int64_t logical_rows = 0;  // 0: R, which is the whole table
 };
 
 // What the silent steps [last, step) do to a row, indexed by `last`, by a count of steps or by a
@@ -53,8 +57,8 @@ struct TableReplay {
 
 // Brings rows to the state before step replay.step, in place: value, m, v and last are rewritten.
 // rows: [U] u32, ascending, each once. random_key: of stochastic rounding where values are bf16;
-// the random bits of an element are a pure function of (key, row, column, replay.step). Rows whose
-// `last` is the step already are left as they are.
+// the random bits of an element are a pure function of (key, row of the logical table, column,
+// replay.step). Rows whose `last` is the step already are left as they are.
 struct TableReplayArgs {
   TableState state;
   TableRule rule;
