@@ -1,9 +1,10 @@
 #include "optim/muonh.h"
 
 #include <algorithm>
-#include <string>
+#include <numeric>
+#include <utility>
 
-#include "absl/strings/str_cat.h"
+#include "core/check.h"
 #include "core/ops/matmul.h"
 
 namespace overtok {
@@ -15,46 +16,44 @@ constexpr int64_t kStackBytes = int64_t{32} << 20;
 
 }  // namespace
 
-MuonH::MuonH(const OptimizerConfig& config, const std::vector<Parameter*>& parameters,
-             Memory* memory)
-    : config_(config) {
-  for (Parameter* parameter : parameters) {
-    OT_CHECK(parameter->spec.shape.rank() == 2) << parameter->spec.name << " is no matrix";
-    Tensor momentum =
-        memory->Take(Purpose::kOptimizer, absl::StrCat("muonh.momentum/", parameter->spec.name),
-                     DType::kF32, parameter->spec.shape);
-    matrices_.push_back({parameter, momentum});
-  }
-  std::stable_sort(matrices_.begin(), matrices_.end(), [](const Matrix& x, const Matrix& y) {
-    const Shape& a = x.parameter->spec.shape;
-    const Shape& b = y.parameter->spec.shape;
+std::vector<std::vector<size_t>> MuonH::Batches(const std::vector<Shape>& shapes, DType precision) {
+  std::vector<size_t> order(shapes.size());
+  std::iota(order.begin(), order.end(), size_t{0});
+  std::stable_sort(order.begin(), order.end(), [&](size_t x, size_t y) {
+    const Shape& a = shapes[x];
+    const Shape& b = shapes[y];
     return a[0] != b[0] ? a[0] < b[0] : a[1] < b[1];
   });
-
-  int64_t stack = 0;
-  int64_t grams = 0;
-  int64_t longest = 0;
-  for (size_t begin = 0; begin < matrices_.size();) {
-    const Shape& shape = matrices_[begin].parameter->spec.shape;
-    const int64_t elements = shape.elements();
-    const int64_t limit =
-        std::max<int64_t>(1, kStackBytes / (elements * SizeOf(config.newton_schulz.precision)));
-    size_t end = begin;
-    while (end < matrices_.size() && matrices_[end].parameter->spec.shape == shape &&
-           static_cast<int64_t>(end - begin) < limit) {
-      ++end;
-    }
-    batches_.push_back({begin, end});
-    const auto count = static_cast<int64_t>(end - begin);
-    const int64_t small = std::min(shape[0], shape[1]);
-    stack = std::max(stack, count * elements);
-    grams = std::max(grams, count * small * small);
-    longest = std::max(longest, count);
-    memory->NeedScratch(OptimizerScratch(elements));
-    begin = end;
+  std::vector<std::vector<size_t>> batches;
+  for (const size_t matrix : order) {
+    const Shape& shape = shapes[matrix];
+    const auto limit = static_cast<size_t>(
+        std::max<int64_t>(1, kStackBytes / (shape.elements() * SizeOf(precision))));
+    const bool joins = !batches.empty() && shapes[batches.back().front()] == shape &&
+                       batches.back().size() < limit;
+    if (!joins) batches.emplace_back();
+    batches.back().push_back(matrix);
   }
+  return batches;
+}
+
+MuonH::MuonH(const OptimizerConfig& config, std::vector<Matrix> matrices, Memory* memory)
+    : config_(config), matrices_(std::move(matrices)) {
   if (matrices_.empty()) return;
   const DType dtype = config.newton_schulz.precision;
+  std::vector<Shape> shapes;
+  for (const Matrix& matrix : matrices_) shapes.push_back(matrix.shape);
+  batches_ = Batches(shapes, dtype);
+  int64_t stack = 0, grams = 0, longest = 0;
+  for (const std::vector<size_t>& batch : batches_) {
+    const Shape& shape = shapes[batch.front()];
+    const auto count = static_cast<int64_t>(batch.size());
+    const int64_t small = std::min(shape[0], shape[1]);
+    stack = std::max(stack, count * shape.elements());
+    grams = std::max(grams, count * small * small);
+    longest = std::max(longest, count);
+    memory->NeedScratch(OptimizerScratch(shape.elements()));
+  }
   x_ = memory->Take(Purpose::kScratch, "newton_schulz.x", dtype, {stack});
   next_ = memory->Take(Purpose::kScratch, "newton_schulz.next", dtype, {stack});
   gram_ = memory->Take(Purpose::kScratch, "newton_schulz.gram", dtype, {grams});
@@ -86,14 +85,15 @@ void MuonH::Orthogonalise(const Context& context, int64_t count, int64_t rows, i
   current_ = x;
 }
 
-void MuonH::Step(const Context& context, const Clip& clip, double rate) {
-  for (const Batch& batch : batches_) {
-    const auto count = static_cast<int64_t>(batch.end - batch.begin);
-    const Shape& shape = matrices_[batch.begin].parameter->spec.shape;
+void MuonH::Step(const Context& context, const Clip& clip, double rate,
+                 const std::function<void()>& done) {
+  for (const std::vector<size_t>& batch : batches_) {
+    const auto count = static_cast<int64_t>(batch.size());
+    const Shape& shape = matrices_[batch.front()].shape;
     const Tensor stack = Stack(x_, count, shape[0], shape[1]);
     for (int64_t i = 0; i < count; ++i) {
-      const Matrix& matrix = matrices_[batch.begin + static_cast<size_t>(i)];
-      MuonMomentum(context, {.gradient = matrix.parameter->gradient,
+      const Matrix& matrix = matrices_[batch[static_cast<size_t>(i)]];
+      MuonMomentum(context, {.gradient = matrix.gradient,
                              .buffer = matrix.momentum,
                              .x = stack.Rows(i, 1).Reshape(shape),
                              .norm_squared = norms_squared_.Rows(i, 1),
@@ -104,9 +104,10 @@ void MuonH::Step(const Context& context, const Clip& clip, double rate) {
     ScaleByNorm(context, {stack, norms_squared_.Rows(0, count), config_.newton_schulz.eps});
     Orthogonalise(context, count, shape[0], shape[1]);
     for (int64_t i = 0; i < count; ++i) {
-      const Matrix& matrix = matrices_[batch.begin + static_cast<size_t>(i)];
-      HyperballUpdate(context, {matrix.parameter->value, current_.Rows(i, 1).Reshape(shape), rate});
+      const Matrix& matrix = matrices_[batch[static_cast<size_t>(i)]];
+      HyperballUpdate(context, {matrix.value, current_.Rows(i, 1).Reshape(shape), rate});
     }
+    done();
   }
 }
 

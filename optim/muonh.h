@@ -1,14 +1,16 @@
 // MuonH: momentum, Newton-Schulz orthogonalisation and a step of relative length `rate` that keeps
 // each matrix's Frobenius norm (docs/optimizers.md). Matrices of one shape are orthogonalised
-// together as a batch of products. One matrix is one (layer, projection) pair.
+// together as a batch of products. One matrix is one (layer, projection) pair, whole, whatever the
+// layout.
 #pragma once
 
+#include <functional>
 #include <vector>
 
 #include "core/context.h"
 #include "core/memory.h"
 #include "core/ops/optimizer.h"
-#include "core/parameter.h"
+#include "core/tensor.h"
 #include "optim/config.h"
 
 namespace overtok {
@@ -16,25 +18,27 @@ namespace overtok {
 class MuonH {
  public:
   struct Matrix {
-    Parameter* parameter;
-    Tensor momentum;  // f32, the parameter's shape; zero before the first step
+    Shape shape;                       // [rows, cols]
+    Tensor value, gradient, momentum;  // f32; momentum zero before the first step
   };
-  MuonH(const OptimizerConfig& config, const std::vector<Parameter*>& parameters, Memory* memory);
+  // Which of the matrices are orthogonalised together, in the order of Step: places in `shapes`.
+  static std::vector<std::vector<size_t>> Batches(const std::vector<Shape>& shapes,
+                                                  DType precision);
 
-  void Step(const Context& context, const Clip& clip, double rate);
-  const std::vector<Matrix>& matrices() const { return matrices_; }
+  MuonH(const OptimizerConfig& config, std::vector<Matrix> matrices, Memory* memory);
+
+  // Calls done() after each of Batches(): its values are the new ones.
+  void Step(const Context& context, const Clip& clip, double rate,
+            const std::function<void()>& done);
 
  private:
-  // Matrices [begin, end) of one shape, orthogonalised together.
-  struct Batch {
-    size_t begin, end;
-  };
+  // Leaves the result in current_.
   void Orthogonalise(const Context& context, int64_t count, int64_t rows, int64_t cols);
   Tensor Stack(const Tensor& storage, int64_t count, int64_t rows, int64_t cols) const;
 
   OptimizerConfig config_;
-  std::vector<Matrix> matrices_;  // sorted by shape
-  std::vector<Batch> batches_;
+  std::vector<Matrix> matrices_;
+  std::vector<std::vector<size_t>> batches_;
   Tensor x_, next_;           // stacks of the largest batch, in the Newton-Schulz precision
   Tensor gram_, polynomial_;  // [count, n, n], n the smaller side
   Tensor norms_squared_;      // [largest count] f64

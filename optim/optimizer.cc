@@ -1,7 +1,8 @@
 #include "optim/optimizer.h"
 
+#include <algorithm>
 #include <cmath>
-#include <memory>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "core/check.h"
@@ -11,6 +12,9 @@
 
 namespace overtok {
 namespace {
+
+// Sums of blocks or rows that one pass leaves, at most: they are added up by one thread.
+constexpr int64_t kSumsAtOnce = 8192;
 
 AdamConstants Constants(double beta1, double beta2, double eps, int64_t step) {
   const auto t = static_cast<double>(step + 1);
@@ -24,40 +28,97 @@ AdamConstants Constants(double beta1, double beta2, double eps, int64_t step) {
 }  // namespace
 
 Optimizer::Optimizer(const OptimizerConfig& config, int64_t steps, uint64_t seed,
-                     ParameterSet* parameters, Memory* memory)
-    : config_(config), parameters_(parameters) {
+                     ParameterSet* parameters, const std::vector<Parameter*>& order,
+                     const Mesh* mesh, Memory* memory, GradientOrder sums)
+    : config_(config), parameters_(parameters), mesh_(mesh) {
+  const Layout& layout = mesh->layout();
+  OT_CHECK(parameters->layout().world() == layout.world() &&
+           parameters->layout().tensor == layout.tensor &&
+           parameters->layout().world_rank() == layout.world_rank())
+      << "the parameters are laid out for another mesh";
+  const std::vector<Piece> pieces = AssignPieces(*parameters, layout);
+  owned_ = TakeOwnedPieces(pieces, layout.world_rank(), memory);
   norms_squared_ = memory->Take(Purpose::kOptimizer, "norms", DType::kF64, {kOptimizerGroups});
-  std::vector<Parameter*> matrices;
   for (Parameter& parameter : parameters->all()) {
-    if (parameter.spec.group == OptimizerGroup::kMuonH) {
-      matrices.push_back(&parameter);
-      continue;
-    }
-    if (parameter.is_table()) {
-      // Apart from the key of the initial values, which hashes the bare name.
-      const std::string name = absl::StrCat("rounding/", parameter.spec.name);
-      tables_.push_back({&parameter, Xxh3(name.data(), static_cast<int64_t>(name.size()), seed)});
-      memory->NeedScratch(OptimizerScratch(parameter.touched.gradient.elements()));
-      continue;
-    }
-    const std::string group = NameOf(parameter.spec.group);
-    Moments moments{&parameter, Tensor(), Tensor()};
-    const std::string m_name = absl::StrCat(group, ".m/", parameter.spec.name);
-    const std::string v_name = absl::StrCat(group, ".v/", parameter.spec.name);
-    moments.m = memory->Take(Purpose::kOptimizer, m_name, DType::kF32, parameter.spec.shape);
-    moments.v = memory->Take(Purpose::kOptimizer, v_name, DType::kF32, parameter.spec.shape);
-    state_.push_back({m_name, moments.m});
-    state_.push_back({v_name, moments.v});
-    (parameter.spec.group == OptimizerGroup::kAdamH ? adamh_ : adam_).push_back(moments);
-    memory->NeedScratch(OptimizerScratch(parameter.spec.shape.elements()));
+    if (!parameter.is_table()) continue;
+    // Apart from the key of the initial values, which hashes the bare name.
+    const std::string name = absl::StrCat("rounding/", parameter.spec.name);
+    tables_.push_back({&parameter, Xxh3(name.data(), static_cast<int64_t>(name.size()), seed)});
   }
-  muonh_ = std::make_unique<MuonH>(config, matrices, memory);
-  for (const MuonH::Matrix& matrix : muonh_->matrices()) {
-    state_.push_back(
-        {absl::StrCat("muonh.momentum/", matrix.parameter->spec.name), matrix.momentum});
-  }
+  TakeMoments(memory);
+  TakeMatrices(memory);
   if (!tables_.empty()) schedule_ = std::make_unique<TableSchedule>(config, steps, memory);
-  for (const NamedState& state : parameters->table_states()) state_.push_back(state);
+  for (const ShardedTensor& state : parameters->table_states()) state_.push_back(state);
+  gradients_ = std::make_unique<GradientExchange>(pieces, owned_, order, mesh, sums, memory);
+  PlanWeightRounds(pieces, memory);
+}
+
+void Optimizer::TakeMoments(Memory* memory) {
+  size_t heads = 0;
+  for (const Parameter& parameter : parameters_->all()) {
+    const OptimizerGroup group = parameter.spec.group;
+    if (group == OptimizerGroup::kMuonH || parameter.is_table()) continue;
+    for (const OwnedPiece& piece : owned_) {
+      if (piece.piece.parameter != &parameter) continue;
+      Moments moments{piece, heads, Tensor(), Tensor()};
+      const auto take = [&](const char* what) {
+        const std::string name = absl::StrCat(NameOf(group), what, parameter.spec.name);
+        const Tensor tensor =
+            memory->Take(Purpose::kOptimizer, name, DType::kF32, piece.value.shape());
+        state_.push_back({name, piece.region, tensor});
+        return tensor;
+      };
+      moments.m = take(".m/");
+      moments.v = take(".v/");
+      (group == OptimizerGroup::kAdamH ? adamh_ : adam_).push_back(moments);
+    }
+    heads += group == OptimizerGroup::kAdamH ? 1 : 0;
+  }
+  head_sums_.resize(heads * kBlockSums);
+  words_.resize(std::max<size_t>(head_sums_.size(), kOptimizerGroups) * ExactSum::kWords);
+  if (heads > 0) {
+    head_totals_ = memory->Take(Purpose::kOptimizer, "adamh.totals", DType::kF64,
+                                {static_cast<int64_t>(head_sums_.size())});
+  }
+  int64_t sums = tables_.empty() ? 1 : kSumsAtOnce;
+  for (const OwnedPiece& piece : owned_)
+    sums = std::max(sums, std::min(kSumsAtOnce, ElementBlocks(piece.region.count)));
+  for (const Moments& head : adamh_)
+    sums = std::max(sums, kBlockSums * ElementBlocks(head.piece.region.count));
+  block_sums_ = memory->Take(Purpose::kOptimizer, "block_sums", DType::kF64, {sums});
+}
+
+void Optimizer::TakeMatrices(Memory* memory) {
+  std::vector<MuonH::Matrix> matrices;
+  for (const OwnedPiece& piece : owned_) {
+    const ParameterSpec& spec = piece.piece.parameter->spec;
+    if (spec.group != OptimizerGroup::kMuonH) continue;
+    const std::string name = absl::StrCat("muonh.momentum/", spec.name);
+    const Tensor momentum = memory->Take(Purpose::kOptimizer, name, DType::kF32, spec.shape);
+    state_.push_back({name, piece.region, momentum});
+    matrices.push_back({spec.shape, piece.value, piece.gradient, momentum});
+  }
+  muonh_ = std::make_unique<MuonH>(config_, std::move(matrices), memory);
+}
+
+// Round 0: all that AdamH and Adam update. Then every owner's first batch of matrices together,
+// every owner's second, ...: each rank knows what the others orthogonalise when.
+void Optimizer::PlanWeightRounds(const std::vector<Piece>& pieces, Memory* memory) {
+  std::vector<std::vector<Piece>> rounds(1);
+  std::vector<std::vector<Piece>> matrices(static_cast<size_t>(mesh_->layout().world()));
+  for (const Piece& piece : pieces) {
+    (piece.part < 0 ? matrices[static_cast<size_t>(piece.owner)] : rounds[0]).push_back(piece);
+  }
+  for (const std::vector<Piece>& of_owner : matrices) {
+    std::vector<Shape> shapes;
+    for (const Piece& piece : of_owner) shapes.push_back(piece.parameter->spec.shape);
+    const auto batches = MuonH::Batches(shapes, config_.newton_schulz.precision);
+    if (rounds.size() < batches.size() + 1) rounds.resize(batches.size() + 1);
+    for (size_t b = 0; b < batches.size(); ++b) {
+      for (const size_t matrix : batches[b]) rounds[b + 1].push_back(of_owner[matrix]);
+    }
+  }
+  weights_ = std::make_unique<WeightExchange>(rounds, owned_, mesh_, memory);
 }
 
 TableSchedule& Optimizer::tables() {
@@ -77,23 +138,53 @@ void Optimizer::CatchUp(const Context& context, int64_t step) {
     TableReplayRows(context, {.state = table.parameter->table,
                               .rule = schedule_->rule(),
                               .replay = replay,
-                              .rows = table.parameter->touched.used(),
+                              .rows = table.parameter->owned.used(),
                               .random_key = table.random_key});
   }
 }
 
-void Optimizer::ComputeNorms(const Context& context, int64_t step) {
-  std::array<bool, kOptimizerGroups> started{};
-  double* squares = norms_squared_.data<double>();
-  for (int g = 0; g < kOptimizerGroups; ++g) squares[g] = 0;
-  for (const Parameter& parameter : parameters_->all()) {
-    const auto g = static_cast<size_t>(parameter.spec.group);
-    if (parameter.is_table() && Frozen(parameter, step)) continue;
-    const Tensor gradient =
-        parameter.is_table() ? parameter.touched.used_gradient() : parameter.gradient;
-    SumSquares(context, {gradient, norms_squared_.Rows(static_cast<int64_t>(g), 1), started[g]});
-    started[g] = true;
+void Optimizer::GradientReady(const Context& context, Parameter& parameter) {
+  gradients_->Ready(context, parameter);
+}
+
+void Optimizer::FinishGradients(const Context& context) { gradients_->Finish(context); }
+
+void Optimizer::AddSquares(const Context& context, const Tensor& x, int64_t block, ExactSum* sum) {
+  const int64_t n = x.elements(), at_once = std::min(kSumsAtOnce, block_sums_.elements()) * block;
+  for (int64_t i = 0; i < n; i += at_once) {
+    const int64_t count = std::min(at_once, n - i), blocks = (count + block - 1) / block;
+    const Tensor sums = block_sums_.Rows(0, blocks);
+    SumSquares(context, {Elements(x, i, count), sums, block});
+    sum->Add(std::span<const double>(sums.data<double>(), static_cast<size_t>(blocks)));
   }
+}
+
+void Optimizer::Join(std::span<ExactSum> sums) {
+  if (sums.empty()) return;
+  constexpr size_t kWords = ExactSum::kWords;
+  for (size_t i = 0; i < sums.size(); ++i)
+    std::copy_n(sums[i].words().data(), kWords, words_.data() + i * kWords);
+  mesh_->world().AllReduceSum(std::span<int64_t>(words_.data(), sums.size() * kWords),
+                              Traffic::kControl);
+  for (size_t i = 0; i < sums.size(); ++i)
+    std::copy_n(words_.data() + i * kWords, kWords, sums[i].words().data());
+}
+
+void Optimizer::ComputeNorms(const Context& context, int64_t step) {
+  for (ExactSum& sum : squares_) sum.Clear();
+  for (const OwnedPiece& piece : owned_) {
+    AddSquares(context, piece.gradient, kBlockElements,
+               &squares_[static_cast<size_t>(piece.piece.parameter->spec.group)]);
+  }
+  // A sum for each row: which rows lie together depends on the number of ranks.
+  for (const Table& table : tables_) {
+    if (Frozen(*table.parameter, step)) continue;
+    AddSquares(context, table.parameter->owned.used_gradient(), table.parameter->spec.shape[1],
+               &squares_[static_cast<size_t>(table.parameter->spec.group)]);
+  }
+  Join(squares_);
+  for (size_t g = 0; g < squares_.size(); ++g)
+    norms_squared_.data<double>()[g] = squares_[g].Round();
 }
 
 double Optimizer::norm(OptimizerGroup group) const {
@@ -106,44 +197,110 @@ double Optimizer::total_norm() const {
   return std::sqrt(sum);
 }
 
-void Optimizer::Step(const Context& context, int64_t step, double lr_scale) {
-  const auto clip = [&](OptimizerGroup group) {
-    return Clip{norms_squared_.Rows(static_cast<int64_t>(group), 1), config_.max_grad_norm};
-  };
-  const AdamConstants constants = Constants(config_.beta1, config_.beta2, config_.eps, step);
+void Optimizer::MoveHeads(const Context& context, const Clip& clip, const AdamConstants& constants,
+                          double rate) {
+  for (ExactSum& sum : head_sums_) sum.Clear();
+  for (const Moments& head : adamh_) {
+    const int64_t blocks = ElementBlocks(head.piece.region.count);
+    const Tensor sums = block_sums_.Rows(0, blocks * kBlockSums);
+    AdamHMoments(context, {.w = head.piece.value,
+                           .gradient = head.piece.gradient,
+                           .m = head.m,
+                           .v = head.v,
+                           .sums = sums.Reshape({blocks, kBlockSums}),
+                           .clip = clip,
+                           .constants = constants});
+    for (int64_t i = 0; i < sums.elements(); ++i) {
+      head_sums_[head.head * kBlockSums + static_cast<size_t>(i % kBlockSums)].Add(
+          sums.data<double>()[i]);
+    }
+  }
+  Join(head_sums_);
+  for (size_t i = 0; i < head_sums_.size(); ++i)
+    head_totals_.data<double>()[i] = head_sums_[i].Round();
+  for (const Moments& head : adamh_) {
+    AdamHMove(context, {.w = head.piece.value,
+                        .m = head.m,
+                        .v = head.v,
+                        .totals = head_totals_.Rows(static_cast<int64_t>(head.head) * kBlockSums,
+                                                    kBlockSums),
+                        .constants = constants,
+                        .rate = rate});
+  }
+}
 
-  muonh_->Step(context, clip(OptimizerGroup::kMuonH), config_.lr * lr_scale);
-  for (const Moments& moments : adamh_) {
-    AdamHUpdate(context, {.w = moments.parameter->value,
-                          .gradient = moments.parameter->gradient,
-                          .m = moments.m,
-                          .v = moments.v,
-                          .clip = clip(OptimizerGroup::kAdamH),
-                          .constants = constants,
-                          .rate = config_.lr * lr_scale});
-  }
-  for (const Moments& moments : adam_) {
-    AdamUpdate(context, {.w = moments.parameter->value,
-                         .gradient = moments.parameter->gradient,
-                         .m = moments.m,
-                         .v = moments.v,
-                         .clip = clip(OptimizerGroup::kAdam),
-                         .constants = constants,
-                         .rate = config_.adam_lr * lr_scale});
-  }
+void Optimizer::UpdateTables(const Context& context, const Clip& clip, int64_t step, double rate) {
   for (const Table& table : tables_) {
     if (Frozen(*table.parameter, step)) continue;
     const TableRule rule = schedule_->rule();
     TableUpdate(context, {.state = table.parameter->table,
                           .rule = rule,
-                          .rows = table.parameter->touched.used(),
-                          .gradient = table.parameter->touched.used_gradient(),
-                          .clip = clip(OptimizerGroup::kAdam),
+                          .rows = table.parameter->owned.used(),
+                          .gradient = table.parameter->owned.used_gradient(),
+                          .clip = clip,
                           .constants = Constants(rule.beta1, rule.beta2, rule.eps, step),
-                          .rate = config_.adam_lr * config_.tables.lr_scale * lr_scale,
+                          .rate = rate,
                           .step = step,
                           .random_key = table.random_key});
   }
+}
+
+void Optimizer::Step(const Context& context, int64_t step, double lr_scale) {
+  const auto clip = [&](OptimizerGroup group) {
+    return Clip{norms_squared_.Rows(static_cast<int64_t>(group), 1), config_.max_grad_norm};
+  };
+  const AdamConstants constants = Constants(config_.beta1, config_.beta2, config_.eps, step);
+  const double adam_rate = config_.adam_lr * lr_scale;
+
+  MoveHeads(context, clip(OptimizerGroup::kAdamH), constants, config_.lr * lr_scale);
+  for (const Moments& moments : adam_) {
+    AdamUpdate(context, {.w = moments.piece.value,
+                         .gradient = moments.piece.gradient,
+                         .m = moments.m,
+                         .v = moments.v,
+                         .clip = clip(OptimizerGroup::kAdam),
+                         .constants = constants,
+                         .rate = adam_rate});
+  }
+  // These values travel while tables and matrices are updated, which take longest.
+  weights_->StartNext();
+  UpdateTables(context, clip(OptimizerGroup::kAdam), step, adam_rate * config_.tables.lr_scale);
+  muonh_->Step(context, clip(OptimizerGroup::kMuonH), config_.lr * lr_scale,
+               [&] { weights_->StartNext(); });
+  weights_->Finish();
+}
+
+std::vector<ShardedTensor> Optimizer::owned_values() const {
+  std::vector<ShardedTensor> values;
+  for (const OwnedPiece& piece : owned_)
+    values.push_back({piece.piece.parameter->spec.name, piece.region, piece.value});
+  for (const Table& table : tables_)
+    values.push_back(
+        {table.parameter->spec.name, table.parameter->region(), table.parameter->value});
+  return values;
+}
+
+std::vector<ShardedTensor> Optimizer::masters() const {
+  std::vector<ShardedTensor> values;
+  for (const OwnedPiece& piece : owned_) {
+    if (piece.copied)
+      values.push_back({piece.piece.parameter->spec.name, piece.region, piece.value});
+  }
+  return values;
+}
+
+void Optimizer::InitializeMasters(uint64_t seed) {
+  for (const OwnedPiece& piece : owned_) {
+    if (piece.copied)
+      DrawInitialValues(piece.piece.parameter->spec, seed, piece.region, piece.value);
+  }
+}
+
+std::vector<ShardedTensor> Optimizer::owned_gradients() const {
+  std::vector<ShardedTensor> gradients;
+  for (const OwnedPiece& piece : owned_)
+    gradients.push_back({piece.piece.parameter->spec.name, piece.region, piece.gradient});
+  return gradients;
 }
 
 }  // namespace overtok
