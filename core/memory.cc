@@ -27,6 +27,8 @@ const char* NameOf(Purpose purpose) {
       return "scratch";
     case Purpose::kBatches:
       return "batches";
+    case Purpose::kSnapshot:
+      return "checkpoint snapshot";
   }
   return "unknown";
 }

@@ -24,8 +24,9 @@ enum class Purpose : uint8_t {
   kHead,         // logit tiles
   kScratch,      // shared by ops
   kBatches,      // ids, segments, weights
+  kSnapshot,     // copy of what a checkpoint is written from in the background
 };
-inline constexpr int kPurposes = 8;
+inline constexpr int kPurposes = 9;
 const char* NameOf(Purpose purpose);
 
 class Memory {

@@ -4,28 +4,28 @@
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
+#include <span>
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
+#include "core/comm/agreement.h"
 #include "core/io/files.h"
 #include "core/io/hash.h"
-#include "trainer/checkpoint_tensors.h"
+#include "trainer/checkpoint_file.h"
+#include "trainer/checkpoint_load.h"
 
 namespace overtok {
 namespace {
 
-using Json = nlohmann::ordered_json;
-
-constexpr int kVersion = 1;
-constexpr char kMark[] = "complete", kState[] = "state.json", kModel[] = "model.h5",
-               kOptimizer[] = "optimizer.h5";
+constexpr char kMark[] = "complete", kState[] = "state.json", kTensors[] = "tensors.json";
 constexpr absl::string_view kPrefix = "step-", kTemporary = ".saving-";
 constexpr int kDigits = 8;
+constexpr int64_t kTextBytes = int64_t{1} << 20;  // state and mark, rounded up
 
-std::string Hex(uint64_t value) { return absl::StrFormat("%016x", value); }
-uint64_t FromHex(const Json& json) { return std::stoull(json.get<std::string>(), nullptr, 16); }
 std::string HashOf(absl::string_view text) {
-  return Hex(Xxh3(text.data(), static_cast<int64_t>(text.size())));
+  return absl::StrFormat("%016x", Xxh3(text.data(), static_cast<int64_t>(text.size())));
 }
 
 // The step of "step-00000012", -1 for any other name.
@@ -37,140 +37,79 @@ int64_t StepOf(absl::string_view name) {
   return step;
 }
 
-Json OrNull(const std::optional<uint32_t>& id) { return id.has_value() ? Json(*id) : Json(); }
-std::optional<uint32_t> IdOf(const Json& json) {
-  return json.is_null() ? std::nullopt : std::optional<uint32_t>(json.get<uint32_t>());
+// `make`: () -> StatusOr<string>, called on rank 0; its result or its error on all ranks.
+template <class Make>
+absl::StatusOr<std::string> FromRootRank(Communicator& world, const Make& make) {
+  absl::StatusOr<std::string> text = std::string();
+  if (world.rank() == 0) text = make();
+  OT_RETURN_IF_ERROR(Agree(world, text.status()));
+  return world.BroadcastText(*text, 0);
 }
 
-Json ToJson(const ShardIdentity& data) {
-  return {{"tokenizer", data.tokenizer_name},
-          {"tokenizer_hash", data.tokenizer_hash},
-          {"vocab_size", data.vocab_size},
-          {"bos", OrNull(data.bos)},
-          {"eos", OrNull(data.eos)},
-          {"pad", OrNull(data.pad)},
-          {"form",
-           {{"bos", data.form.bos},
-            {"space_before_eos", data.form.space_before_eos},
-            {"eos", data.form.eos},
-            {"added_tokens", data.form.added_tokens}}}};
-}
-
-ShardIdentity DataFromJson(const Json& json) {
-  const Json& form = json.at("form");
-  ShardIdentity data;
-  data.tokenizer_name = json.at("tokenizer").get<std::string>();
-  data.tokenizer_hash = json.at("tokenizer_hash").get<std::string>();
-  data.vocab_size = json.at("vocab_size").get<int64_t>();
-  data.bos = IdOf(json.at("bos"));
-  data.eos = IdOf(json.at("eos"));
-  data.pad = IdOf(json.at("pad"));
-  data.form.bos = form.at("bos").get<bool>();
-  data.form.space_before_eos = form.at("space_before_eos").get<bool>();
-  data.form.eos = form.at("eos").get<bool>();
-  data.form.added_tokens = form.at("added_tokens").get<bool>();
-  return data;
-}
-
-std::string ToJson(const TrainingState& state) {
-  Json json = {{"format", "overtok checkpoint state"},
-               {"version", kVersion},
-               {"step", state.step},
-               {"sequences", state.sequences},
-               {"tokens", state.tokens},
-               {"ids_hash", Hex(state.ids_hash)},
-               {"metrics_bytes", state.metrics_bytes},
-               {"evaluated_step", state.evaluated_step},
-               {"threads", state.threads},
-               {"model_xxh3", Hex(state.model_hash)},
-               {"optimizer_xxh3", Hex(state.optimizer_hash)}};
-  if (state.best.has_value()) {
-    json["best"] = {
-        {"metric", state.best->metric}, {"value", state.best->value}, {"step", state.best->step}};
+// The text of every rank, on rank 0; nothing on the others.
+std::vector<std::string> GatherTexts(Communicator& world, std::string mine) {
+  const auto ranks = static_cast<size_t>(world.size());
+  int64_t length = static_cast<int64_t>(mine.size());
+  std::vector<int64_t> lengths(ranks);
+  world.AllGather(Tensor(&length, {1}), Tensor(lengths.data(), {world.size()}), Traffic::kFiles);
+  const auto view = [](std::string& text) {
+    return Tensor(reinterpret_cast<uint8_t*>(text.data()), {static_cast<int64_t>(text.size())});
+  };
+  if (world.rank() != 0) {
+    const Communicator::Message send{0, view(mine)};
+    world.Exchange({&send, 1}, {}, Traffic::kFiles);
+    return {};
   }
-  json["data"] = ToJson(state.data);
-  json["identity"] = Json::array();
-  for (const auto& [name, value] : state.identity) json["identity"].push_back({name, value});
-  return json.dump(1, ' ', false, Json::error_handler_t::replace) + "\n";
-}
-
-absl::StatusOr<TrainingState> FromJson(const std::string& text, absl::string_view path) {
-  try {
-    const Json json = Json::parse(text);
-    if (json.at("version").get<int>() != kVersion) {
-      return absl::InvalidArgumentError(
-          absl::StrCat(path, " has version ", json.at("version").get<int>(),
-                       " of the format, this program reads ", kVersion));
-    }
-    TrainingState state;
-    state.step = json.at("step").get<int64_t>();
-    state.sequences = json.at("sequences").get<int64_t>();
-    state.tokens = json.at("tokens").get<int64_t>();
-    state.ids_hash = FromHex(json.at("ids_hash"));
-    state.model_hash = FromHex(json.at("model_xxh3"));
-    state.optimizer_hash = FromHex(json.at("optimizer_xxh3"));
-    state.metrics_bytes = json.at("metrics_bytes").get<int64_t>();
-    state.evaluated_step = json.at("evaluated_step").get<int64_t>();
-    state.threads = json.at("threads").get<int>();
-    if (json.contains("best")) {
-      const Json& best = json.at("best");
-      state.best = BestValue{best.at("metric").get<std::string>(), best.at("value").get<double>(),
-                             best.at("step").get<int64_t>()};
-    }
-    state.data = DataFromJson(json.at("data"));
-    for (const Json& entry : json.at("identity")) {
-      state.identity.emplace_back(entry.at(0).get<std::string>(), entry.at(1).get<std::string>());
-    }
-    return state;
-  } catch (const std::exception& error) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(path, " is not the state of a checkpoint: ", std::string(error.what())));
+  std::vector<std::string> texts(ranks);
+  texts[0] = std::move(mine);
+  std::vector<Communicator::Message> receives;
+  for (size_t rank = 1; rank < ranks; ++rank) {
+    texts[rank].resize(static_cast<size_t>(lengths[rank]));
+    receives.push_back({static_cast<int>(rank), view(texts[rank])});
   }
+  world.Exchange({}, receives, Traffic::kFiles);
+  return texts;
 }
 
-std::vector<NamedTensor> ModelTensors(const ParameterSet& parameters) {
-  std::vector<NamedTensor> tensors;
-  for (const Parameter& parameter : parameters.all()) {
-    tensors.push_back({parameter.spec.name, parameter.value});
-  }
-  return tensors;
-}
-
-std::vector<NamedTensor> OptimizerTensors(const std::vector<NamedState>& optimizer) {
-  std::vector<NamedTensor> tensors;
-  tensors.reserve(optimizer.size());
-  for (const NamedState& state : optimizer) tensors.push_back({state.name, state.tensor});
-  return tensors;
-}
-
-int64_t BytesOf(const std::vector<NamedTensor>& tensors) {
-  int64_t bytes = 0;
-  for (const NamedTensor& entry : tensors) bytes += entry.tensor.bytes();
-  return bytes;
-}
-
-absl::Status WriteInto(const std::string& directory, TrainingState state,
-                       const ParameterSet& parameters, const std::vector<NamedState>& optimizer) {
-  OT_RETURN_IF_ERROR(CreateDirectories(directory));
-  OT_ASSIGN_OR_RETURN(state.model_hash, WriteTensors(JoinPath(directory, kModel), "model",
-                                                     state.step, ModelTensors(parameters)));
-  OT_ASSIGN_OR_RETURN(state.optimizer_hash,
-                      WriteTensors(JoinPath(directory, kOptimizer), "optimizer", state.step,
-                                   OptimizerTensors(optimizer)));
-  OT_RETURN_IF_ERROR(WriteFileAtomically(JoinPath(directory, kState), ToJson(state)));
-  return FsyncDirectory(directory);
-}
-
+// The mark of the checkpoint in `directory`: what must not have changed since. tensors.json has the
+// sizes of all data files.
 absl::StatusOr<std::string> MarkOf(const std::string& directory) {
-  OT_ASSIGN_OR_RETURN(const int64_t model, FileSize(JoinPath(directory, kModel)));
-  OT_ASSIGN_OR_RETURN(const int64_t optimizer, FileSize(JoinPath(directory, kOptimizer)));
   OT_ASSIGN_OR_RETURN(const std::string state, ReadFile(JoinPath(directory, kState)));
-  const Json json = {{"format", "overtok checkpoint mark"},
-                     {"version", kVersion},
-                     {"state_xxh3", HashOf(state)},
-                     {"model_bytes", model},
-                     {"optimizer_bytes", optimizer}};
+  OT_ASSIGN_OR_RETURN(const std::string tensors, ReadFile(JoinPath(directory, kTensors)));
+  const nlohmann::ordered_json json = {{"format", "overtok checkpoint mark"},
+                                       {"version", kCheckpointVersion},
+                                       {"state_xxh3", HashOf(state)},
+                                       {"tensors_xxh3", HashOf(tensors)}};
   return json.dump(1) + "\n";
+}
+
+// The version that a mark names; this program's where it names none.
+int64_t VersionOf(const std::string& mark) {
+  const auto json = nlohmann::ordered_json::parse(mark, nullptr, false);
+  if (!json.is_object() || !json.contains("version") || !json["version"].is_number_integer()) {
+    return kCheckpointVersion;
+  }
+  return json["version"].get<int64_t>();
+}
+
+// Whether all data files are there in the sizes that they were written with.
+absl::Status CheckSizes(const std::string& directory, const CheckpointLayout& layout) {
+  constexpr absl::string_view kRemedy =
+      "; remove the directory to go on from the checkpoint before";
+  for (const StoredFile& file : layout.files) {
+    const std::string path = JoinPath(directory, file.name);
+    if (!PathExists(path)) {
+      return absl::DataLossError(absl::StrCat(path, " is missing, one of ", layout.files.size(),
+                                              " data files of this checkpoint", kRemedy));
+    }
+    OT_ASSIGN_OR_RETURN(const int64_t bytes, FileSize(path));
+    if (bytes != file.bytes) {
+      return absl::DataLossError(
+          absl::StrCat(path, " has ", bytes, " bytes, it was saved with ", file.bytes,
+                       ": it was changed or cut off after the save", kRemedy));
+    }
+  }
+  return absl::OkStatus();
 }
 
 }  // namespace
@@ -179,17 +118,12 @@ std::string CheckpointStore::PathOf(int64_t step) const {
   return JoinPath(directory_, absl::StrFormat("step-%08d", step));
 }
 
-int64_t CheckpointStore::Bytes(const ParameterSet& parameters,
-                               const std::vector<NamedState>& optimizer) {
-  const std::vector<NamedTensor> model = ModelTensors(parameters);
-  const std::vector<NamedTensor> state = OptimizerTensors(optimizer);
-  // A dataset starts on a page and has a header of about a kilobyte.
-  constexpr int64_t kPerTensor = 4096 + 2048, kRest = int64_t{1} << 20;
-  return BytesOf(model) + BytesOf(state) +
-         static_cast<int64_t>(model.size() + state.size()) * kPerTensor + kRest;
+int64_t CheckpointStore::Bytes(const std::vector<ShardedTensor>& model,
+                               const std::vector<ShardedTensor>& optimizer) {
+  return RankFileBytes(model, optimizer) + kTextBytes;
 }
 
-absl::StatusOr<std::vector<int64_t>> CheckpointStore::Marked() const {
+absl::StatusOr<std::vector<int64_t>> CheckpointStore::ListMarked() const {
   std::vector<int64_t> steps;
   if (!PathExists(directory_)) return steps;
   OT_ASSIGN_OR_RETURN(const std::vector<std::string> names, ListDirectory(directory_));
@@ -203,38 +137,100 @@ absl::StatusOr<std::vector<int64_t>> CheckpointStore::Marked() const {
   return steps;
 }
 
-absl::Status CheckpointStore::Save(const TrainingState& state, const ParameterSet& parameters,
-                                   const std::vector<NamedState>& optimizer) const {
-  const std::string target = PathOf(state.step);
-  const std::string context = absl::StrCat("saving ", target);
-  if (PathExists(JoinPath(target, kMark))) {
-    return Annotate(RemoveLeftovers(state.step), context);  // which may have been interrupted
+absl::StatusOr<std::vector<int64_t>> CheckpointStore::Marked() const {
+  OT_ASSIGN_OR_RETURN(const std::string text,
+                      FromRootRank(*world_, [&]() -> absl::StatusOr<std::string> {
+                        OT_ASSIGN_OR_RETURN(const std::vector<int64_t> marked, ListMarked());
+                        return absl::StrJoin(marked, " ");
+                      }));
+  std::vector<int64_t> steps;
+  for (const absl::string_view word : absl::StrSplit(text, ' ', absl::SkipEmpty())) {
+    steps.emplace_back();
+    OT_CHECK(absl::SimpleAtoi(word, &steps.back()));
+  }
+  return steps;
+}
+
+absl::StatusOr<std::string> CheckpointStore::MakeTemporary(int64_t step, int64_t bytes) const {
+  if (PathExists(JoinPath(PathOf(step), kMark))) {
+    OT_RETURN_IF_ERROR(RemoveLeftovers(step));  // which may have been interrupted
+    return std::string();
   }
   OT_RETURN_IF_ERROR(CreateDirectories(directory_));
-  OT_RETURN_IF_ERROR(Annotate(CheckFreeSpace(directory_, Bytes(parameters, optimizer)), context));
-  const std::string temporary = JoinPath(
-      directory_, absl::StrCat(kTemporary, absl::StrFormat("%08d", state.step), "-", getpid()));
-  absl::Status status = WriteInto(temporary, state, parameters, optimizer);
+  OT_RETURN_IF_ERROR(CheckFreeSpace(directory_, bytes));
+  const std::string temporary =
+      JoinPath(directory_, absl::StrCat(kTemporary, absl::StrFormat("%08d", step), "-", getpid()));
+  // A process of the same number may have left one.
+  if (PathExists(temporary)) OT_RETURN_IF_ERROR(RemoveTree(temporary));
+  OT_RETURN_IF_ERROR(CreateDirectories(temporary));
+  return temporary;
+}
+
+absl::StatusOr<std::string> CheckpointStore::Begin(int64_t step, int64_t bytes) const {
+  world_->AllReduceSum(std::span<int64_t>(&bytes, 1), Traffic::kFiles);
+  return FromRootRank(*world_, [&]() -> absl::StatusOr<std::string> {
+    absl::StatusOr<std::string> temporary = MakeTemporary(step, bytes);
+    if (temporary.ok()) return temporary;
+    return Annotate(temporary.status(), absl::StrCat("saving ", PathOf(step)));
+  });
+}
+
+absl::StatusOr<StoredFile> CheckpointStore::Write(
+    const std::string& temporary, int64_t step, const std::vector<ShardedTensor>& model,
+    const std::vector<ShardedTensor>& optimizer) const {
+  return WriteRankFile(temporary, world_->rank(), step, model, optimizer);
+}
+
+absl::Status CheckpointStore::Publish(TrainingState state, const std::string& temporary,
+                                      const std::vector<std::string>& files) const {
+  const std::string target = PathOf(state.step), mark = JoinPath(target, kMark);
+  const std::string tensors = LayoutText(state.step, files);
+  OT_ASSIGN_OR_RETURN(const CheckpointLayout layout,
+                      ParseLayout(JoinPath(temporary, kTensors), tensors));
+  state.model_hash = layout.Hash(CheckpointKind::kModel);
+  state.optimizer_hash = layout.Hash(CheckpointKind::kOptimizer);
+  OT_RETURN_IF_ERROR(WriteFileAtomically(JoinPath(temporary, kTensors), tensors));
+  OT_RETURN_IF_ERROR(WriteFileAtomically(JoinPath(temporary, kState), ToText(state)));
+  OT_RETURN_IF_ERROR(FsyncDirectory(temporary));
   // An unmarked directory of this step is what an earlier save left behind.
-  if (status.ok()) status = RemoveTree(target);
-  if (status.ok()) status = RenamePath(temporary, target);
+  OT_RETURN_IF_ERROR(RemoveTree(target));
+  OT_RETURN_IF_ERROR(RenamePath(temporary, target));
+  OT_ASSIGN_OR_RETURN(const std::string text, MarkOf(target));
+  return WriteFileAtomically(mark, text);
+}
+
+absl::Status CheckpointStore::Commit(const TrainingState& state, const std::string& temporary,
+                                     const absl::StatusOr<StoredFile>& mine) const {
+  const std::string target = PathOf(state.step);
+  const std::string context = absl::StrCat("saving ", target);
+  const bool root = world_->rank() == 0;
+  absl::Status status = Agree(*world_, Annotate(mine.status(), context));
   if (status.ok()) {
-    const absl::StatusOr<std::string> mark = MarkOf(target);
-    status = mark.ok() ? WriteFileAtomically(JoinPath(target, kMark), *mark) : mark.status();
-  }
-  if (!status.ok()) {
-    // The message of the failure matters more than that of the cleaning up.
-    if (!PathExists(JoinPath(target, kMark))) {
-      RemoveTree(temporary).IgnoreError();
-      RemoveTree(target).IgnoreError();
+    const std::vector<std::string> files = GatherTexts(*world_, ToText(*mine));
+    if (root) {
+      status = Publish(state, temporary, files);
+      if (status.ok()) status = RemoveLeftovers(state.step);
     }
-    return Annotate(status, context);
+    status = Agree(*world_, Annotate(status, context));
   }
-  return Annotate(RemoveLeftovers(state.step), context);
+  // The message of the failure matters more than that of the cleaning up.
+  if (root && !status.ok() && !PathExists(JoinPath(target, kMark))) {
+    RemoveTree(temporary).IgnoreError();
+    RemoveTree(target).IgnoreError();
+  }
+  return status;
+}
+
+absl::Status CheckpointStore::Save(const TrainingState& state,
+                                   const std::vector<ShardedTensor>& model,
+                                   const std::vector<ShardedTensor>& optimizer) const {
+  OT_ASSIGN_OR_RETURN(const std::string temporary, Begin(state.step, Bytes(model, optimizer)));
+  if (temporary.empty()) return absl::OkStatus();
+  return Commit(state, temporary, Write(temporary, state.step, model, optimizer));
 }
 
 absl::Status CheckpointStore::RemoveLeftovers(int64_t newest) const {
-  OT_ASSIGN_OR_RETURN(std::vector<int64_t> marked, Marked());
+  OT_ASSIGN_OR_RETURN(std::vector<int64_t> marked, ListMarked());
   while (static_cast<int64_t>(marked.size()) > std::max<int64_t>(keep_, 1)) {
     const std::string path = PathOf(marked.front());
     // The mark goes first: a removal that is interrupted must not leave half a checkpoint marked.
@@ -257,82 +253,70 @@ absl::Status CheckpointStore::RemoveLeftovers(int64_t newest) const {
 absl::Status CheckpointStore::CheckMark(int64_t step) const {
   const std::string directory = PathOf(step), path = JoinPath(directory, kMark);
   if (!PathExists(path)) {
-    OT_ASSIGN_OR_RETURN(const std::vector<int64_t> marked, Marked());
-    std::string known;
-    for (const int64_t s : marked) absl::StrAppend(&known, known.empty() ? "" : ", ", s);
-    return absl::NotFoundError(
-        absl::StrCat("there is no finished checkpoint ", directory,
-                     "; finished ones are of the steps: ", known.empty() ? "none" : known));
+    OT_ASSIGN_OR_RETURN(const std::vector<int64_t> marked, ListMarked());
+    return absl::NotFoundError(absl::StrCat("there is no finished checkpoint ", directory,
+                                            "; finished ones are of the steps: ",
+                                            marked.empty() ? "none" : absl::StrJoin(marked, ", ")));
   }
   OT_ASSIGN_OR_RETURN(const std::string mark, ReadFile(path));
+  if (VersionOf(mark) != kCheckpointVersion) return OtherVersion(directory, VersionOf(mark));
   OT_ASSIGN_OR_RETURN(const std::string expected, MarkOf(directory));
   if (mark != expected) {
     return absl::DataLossError(absl::StrCat(
-        directory,
-        ": sizes or state do not match its completion mark: a file was changed or cut off after "
-        "the save; remove the directory to go on from the checkpoint before"));
+        directory, ": ", kState, " or ", kTensors,
+        " does not match the completion mark: it was changed or cut off after the save; remove the "
+        "directory to go on from the checkpoint before"));
   }
   return absl::OkStatus();
 }
 
-absl::StatusOr<TrainingState> CheckpointStore::ReadState(int64_t step) const {
+absl::StatusOr<std::string> CheckpointStore::ReadLayout(int64_t step) const {
+  const std::string path = JoinPath(PathOf(step), kTensors);
   OT_RETURN_IF_ERROR(CheckMark(step));
+  OT_ASSIGN_OR_RETURN(std::string text, ReadFile(path));
+  OT_ASSIGN_OR_RETURN(const CheckpointLayout layout, ParseLayout(path, text));
+  OT_RETURN_IF_ERROR(CheckSizes(PathOf(step), layout));
+  return text;
+}
+
+// Rank 0 reads and checks what the others then get as text.
+absl::StatusOr<TrainingState> CheckpointStore::ReadState(int64_t step) const {
   const std::string path = JoinPath(PathOf(step), kState);
-  OT_ASSIGN_OR_RETURN(const std::string text, ReadFile(path));
-  OT_ASSIGN_OR_RETURN(TrainingState state, FromJson(text, path));
-  if (state.step != step) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(path, " is of step ", state.step, ": it was put there by hand"));
-  }
-  return state;
+  OT_ASSIGN_OR_RETURN(
+      const std::string text, FromRootRank(*world_, [&]() -> absl::StatusOr<std::string> {
+        OT_RETURN_IF_ERROR(ReadLayout(step).status());
+        OT_ASSIGN_OR_RETURN(std::string file, ReadFile(path));
+        OT_ASSIGN_OR_RETURN(const TrainingState state, ParseState(path, file));
+        if (state.step == step) return file;
+        return absl::InvalidArgumentError(
+            absl::StrCat(path, " is of step ", state.step, ": it was put there by hand"));
+      }));
+  return ParseState(path, text);
 }
 
-absl::Status CheckpointStore::CheckHash(int64_t step, uint64_t found, bool model) const {
-  OT_ASSIGN_OR_RETURN(const TrainingState state, ReadState(step));
-  if (found == (model ? state.model_hash : state.optimizer_hash)) return absl::OkStatus();
-  return absl::DataLossError(absl::StrCat(JoinPath(PathOf(step), model ? kModel : kOptimizer),
-                                          " is not the file that was saved with ", kState,
-                                          ": it belongs to another checkpoint"));
+absl::Status CheckpointStore::Load(int64_t step, CheckpointKind kind,
+                                   const std::vector<ShardedTensor>& wanted, bool all) const {
+  OT_ASSIGN_OR_RETURN(const std::string text,
+                      FromRootRank(*world_, [&] { return ReadLayout(step); }));
+  const std::string directory = PathOf(step);
+  OT_ASSIGN_OR_RETURN(const CheckpointLayout layout,
+                      ParseLayout(JoinPath(directory, kTensors), text));
+  return LoadTensors(*world_, directory, layout, kind, wanted, all);
 }
 
-absl::Status CheckpointStore::LoadModel(int64_t step, ParameterSet* parameters) const {
-  OT_ASSIGN_OR_RETURN(const uint64_t hash, ReadTensors(JoinPath(PathOf(step), kModel), "model",
-                                                       step, ModelTensors(*parameters)));
-  return CheckHash(step, hash, true);
+absl::Status CheckpointStore::LoadModel(int64_t step,
+                                        const std::vector<ShardedTensor>& wanted) const {
+  return Load(step, CheckpointKind::kModel, wanted, true);
 }
 
 absl::Status CheckpointStore::LoadOptimizer(int64_t step,
-                                            const std::vector<NamedState>& optimizer) const {
-  OT_ASSIGN_OR_RETURN(const uint64_t hash,
-                      ReadTensors(JoinPath(PathOf(step), kOptimizer), "optimizer", step,
-                                  OptimizerTensors(optimizer)));
-  return CheckHash(step, hash, false);
+                                            const std::vector<ShardedTensor>& wanted) const {
+  return Load(step, CheckpointKind::kOptimizer, wanted, true);
 }
 
-absl::Status CheckpointStore::LoadTables(int64_t step, const ParameterSet& parameters) const {
-  const std::vector<NamedState> tables = parameters.table_states();
-  if (tables.empty()) return absl::OkStatus();
-  OT_RETURN_IF_ERROR(CheckMark(step));
-  return ReadSomeTensors(JoinPath(PathOf(step), kOptimizer), "optimizer", step,
-                         OptimizerTensors(tables));
-}
-
-absl::Status CheckIdentity(absl::string_view path, const Identity& found,
-                           const Identity& expected) {
-  for (const auto& entry : expected) {
-    const std::string& name = entry.first;
-    const std::string& value = entry.second;
-    const auto it =
-        std::find_if(found.begin(), found.end(), [&](const auto& e) { return e.first == name; });
-    const std::string other = it == found.end() ? "no value" : it->second;
-    if (it != found.end() && other == value) continue;
-    // A key of an option that is off, and that did not exist when the checkpoint was written.
-    if (it == found.end() && value == "null") continue;
-    return absl::FailedPreconditionError(absl::StrCat(
-        path, " was made by another configuration: ", name, " is ", other, " there and ", value,
-        " here; restore the value, or choose another checkpoint.directory"));
-  }
-  return absl::OkStatus();
+absl::Status CheckpointStore::LoadTables(int64_t step,
+                                         const std::vector<ShardedTensor>& tables) const {
+  return Load(step, CheckpointKind::kOptimizer, tables, false);
 }
 
 }  // namespace overtok

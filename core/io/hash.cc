@@ -46,6 +46,24 @@ uint64_t Xxh3(const void* data, int64_t bytes, uint64_t seed) {
   return XXH3_64bits_withSeed(data, static_cast<size_t>(bytes), seed);
 }
 
+struct Xxh3Stream::State {
+  std::unique_ptr<XXH3_state_t, XXH_errorcode (*)(XXH3_state_t*)> state{XXH3_createState(),
+                                                                        XXH3_freeState};
+};
+
+Xxh3Stream::Xxh3Stream() : state_(std::make_unique<State>()) {
+  OT_CHECK(state_->state != nullptr && XXH3_64bits_reset(state_->state.get()) == XXH_OK);
+}
+
+Xxh3Stream::~Xxh3Stream() = default;
+
+void Xxh3Stream::Update(const void* data, int64_t bytes) {
+  OT_CHECK_GE(bytes, 0);
+  OT_CHECK(XXH3_64bits_update(state_->state.get(), data, static_cast<size_t>(bytes)) == XXH_OK);
+}
+
+uint64_t Xxh3Stream::Digest() const { return XXH3_64bits_digest(state_->state.get()); }
+
 std::string Sha256Hex(absl::string_view bytes) {
   Sha256 hash;
   hash.Update(bytes.data(), bytes.size());

@@ -6,107 +6,54 @@
 #include <unistd.h>
 
 #include <cstdlib>
-#include <cstring>
 #include <fstream>
+#include <memory>
 
 #include "core/io/files.h"
 #include "tests/support/temporary_directory.h"
+#include "tests/trainer/checkpoint_model.h"
 
 namespace overtok {
 namespace {
 
+using testing::CheckpointModel;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
+using testing::SomeState;
 using testing::TemporaryDirectory;
 
 // Hundreds of saves: in memory where that can be had, because fsync waits for a disk.
 const bool kInMemory = IsDirectory("/dev/shm") && setenv("TMPDIR", "/dev/shm", 0) == 0;
 
-// A model of two parameters with one tensor of optimizer state each.
-struct Model {
-  explicit Model(float value = 0, int64_t rows = 3)
-      : memory(Memory::Mode::kReal), parameters(&memory, DType::kF32, false) {
-    for (const char* name : {"embed.weight", "layers.0.attn.q.weight"}) {
-      Parameter& parameter = parameters.Add(
-          {name, {rows, 4}, Placement::kReplicated, OptimizerGroup::kAdam, Initializer::kOnes, 1.0},
-          false);
-      Fill(parameter.value, value);
-      state.push_back({absl::StrCat("adam.m/", name),
-                       memory.Take(Purpose::kOptimizer, name, DType::kF32, {rows, 4})});
-      Fill(state.back().tensor, -value);
-      value += 100;
-    }
-  }
-  static void Fill(const Tensor& tensor, float first) {
-    for (int64_t i = 0; i < tensor.elements(); ++i) {
-      tensor.data<float>()[i] = first + static_cast<float>(i);
-    }
-  }
-  Memory memory;
-  ParameterSet parameters;
-  std::vector<NamedState> state;
-};
-
-bool Equal(const Tensor& a, const Tensor& b) {
-  return a.bytes() == b.bytes() &&
-         std::memcmp(a.raw(), b.raw(), static_cast<size_t>(a.bytes())) == 0;
-}
-
-TrainingState StateOf(int64_t step) {
-  TrainingState state;
-  state.step = step;
-  state.sequences = 8 * step;
-  state.tokens = 128 * step;
-  state.ids_hash = 0xfedcba9876543210u + static_cast<uint64_t>(step);
-  state.metrics_bytes = 1000 + step;
-  state.evaluated_step = step - 1;
-  state.best = BestValue{"eval/held_out/macro_loss", 0.1 + 1.0 / 3.0, step - 1};
-  state.threads = 2;
-  state.data.tokenizer_name = "bytes";
-  state.data.vocab_size = 258;
-  state.data.eos = 257;
-  state.data.form.space_before_eos = true;
-  state.identity = {{"model.hidden_size", "32"}, {"data.order.seed", "42"}};
-  return state;
-}
-
 class CheckpointTest : public ::testing::Test {
  protected:
   ~CheckpointTest() override { SetFileFaultHook(nullptr); }
+  CheckpointStore Store(int64_t keep = 2) { return CheckpointStore(path_, keep, world_.get()); }
   absl::Status Save(int64_t step, int64_t keep = 2) {
-    const Model model(static_cast<float>(step));
-    return CheckpointStore(path_, keep).Save(StateOf(step), model.parameters, model.state);
+    const CheckpointModel saved = CheckpointModel::Owned({}, static_cast<uint64_t>(step));
+    return Store(keep).Save(SomeState(step), saved.model, saved.optimizer);
   }
   // Whether the checkpoint of `step` loads and holds what Save(step) put into it.
   absl::Status Load(int64_t step) {
-    const CheckpointStore store(path_, 2);
-    Model model(-1), saved(static_cast<float>(step));
+    const CheckpointStore store = Store();
+    const CheckpointModel loaded = CheckpointModel::Wanted({});
     OT_ASSIGN_OR_RETURN(const TrainingState state, store.ReadState(step));
-    OT_RETURN_IF_ERROR(store.LoadModel(step, &model.parameters));
-    OT_RETURN_IF_ERROR(store.LoadOptimizer(step, model.state));
-    for (size_t i = 0; i < 2; ++i) {
-      if (!Equal(model.parameters.all()[i].value, saved.parameters.all()[i].value) ||
-          !Equal(model.state[i].tensor, saved.state[i].tensor)) {
-        return absl::InternalError("other values");
-      }
-    }
-    const TrainingState expected = StateOf(step);
-    if (state.sequences != expected.sequences || state.tokens != expected.tokens ||
-        state.ids_hash != expected.ids_hash || state.metrics_bytes != expected.metrics_bytes ||
-        state.evaluated_step != expected.evaluated_step || state.best != expected.best ||
-        state.threads != expected.threads || state.data.eos != expected.data.eos ||
-        state.data.bos != expected.data.bos || state.data.form != expected.data.form ||
-        state.data.tokenizer_name != expected.data.tokenizer_name ||
-        state.identity != expected.identity) {
-      return absl::InternalError("other state");
-    }
+    OT_RETURN_IF_ERROR(store.LoadModel(step, loaded.model));
+    OT_RETURN_IF_ERROR(store.LoadOptimizer(step, loaded.optimizer));
+    const std::string difference = loaded.FirstDifference(static_cast<uint64_t>(step));
+    if (!difference.empty()) return absl::InternalError("other values of " + difference);
+    TrainingState expected = SomeState(step);
+    expected.model_hash = state.model_hash;
+    expected.optimizer_hash = state.optimizer_hash;
+    if (ToText(state) != ToText(expected)) return absl::InternalError("other state");
     return absl::OkStatus();
   }
-  std::vector<int64_t> Marked() { return CheckpointStore(path_, 2).Marked().value(); }
+  std::vector<int64_t> Marked() { return Store().Marked().value(); }
 
   TemporaryDirectory directory_;  // below kInMemory's directory
   const std::string path_ = directory_.File("checkpoints");
+  const std::unique_ptr<Communicator> world_ = OneRank();
 };
 
 TEST_F(CheckpointTest, RestoresEveryBitAndKeepsTheNewest) {
@@ -122,8 +69,8 @@ TEST_F(CheckpointTest, RestoresEveryBitAndKeepsTheNewest) {
 
 TEST_F(CheckpointTest, SavingAStepTwiceKeepsTheFirst) {
   OT_ASSERT_OK(Save(5));
-  const Model other(999);
-  OT_ASSERT_OK(CheckpointStore(path_, 2).Save(StateOf(5), other.parameters, other.state));
+  const CheckpointModel other = CheckpointModel::Owned({}, 999);
+  OT_ASSERT_OK(Store().Save(SomeState(5), other.model, other.optimizer));
   OT_ASSERT_OK(Load(5));
 }
 
@@ -211,47 +158,77 @@ TEST_F(CheckpointTest, IgnoresWhatHasNoMark) {
 
 TEST_F(CheckpointTest, NamesTheDamagedTensor) {
   OT_ASSERT_OK(Save(7));
-  const std::string file = path_ + "/step-00000007/model.h5";
+  const std::string file = path_ + "/step-00000007/rank-00000.h5";
+  const CheckpointModel saved = CheckpointModel::Owned({}, 7);
   std::string bytes = ReadFile(file).value();
-  // The embedding's first values: 7, 8.
-  const float values[2] = {7, 8};
-  const size_t at = bytes.find(std::string(reinterpret_cast<const char*>(values), sizeof(values)));
+  const std::string values(static_cast<const char*>(saved.model[0].tensor.raw()), 64);
+  const size_t at = bytes.find(values);
   ASSERT_NE(at, std::string::npos);
   bytes[at + 1] ^= 4;
   std::ofstream(file, std::ios::binary) << bytes;
-  OT_EXPECT_ERROR(Load(7), "embed.weight do not match their checksum");
+  OT_EXPECT_ERROR(Load(7), "rank-00000.h5: the bytes of embed.weight do not match their checksum");
   bytes.resize(bytes.size() - 8);
   std::ofstream(file, std::ios::binary) << bytes;
-  OT_EXPECT_ERROR(Load(7), "do not match its completion mark");
+  OT_EXPECT_ERROR(Load(7), "rank-00000.h5 has ");
+  OT_EXPECT_ERROR(Load(7), "changed or cut off after the save; remove the directory");
+  OT_ASSERT_OK(RemoveTree(file));
+  OT_EXPECT_ERROR(Load(7), "rank-00000.h5 is missing, one of 1 data files");
 }
 
-TEST_F(CheckpointTest, NamesAChangedState) {
-  OT_ASSERT_OK(Save(7));
-  const std::string file = path_ + "/step-00000007/state.json";
-  std::string text = ReadFile(file).value();
-  text.replace(text.find("\"tokens\": 896"), 13, "\"tokens\": 897");
-  std::ofstream(file) << text;
-  OT_EXPECT_ERROR(Load(7), "completion mark");
+TEST_F(CheckpointTest, NamesAChangedStateOrDescription) {
+  const std::pair<const char*, const char*> changes[] = {{"state.json", "896"},
+                                                         {"tensors.json", "5656"}};
+  for (const auto& [name, number] : changes) {
+    OT_ASSERT_OK(RemoveTree(path_));
+    OT_ASSERT_OK(Save(7));
+    const std::string file = path_ + "/step-00000007/" + name;
+    std::string text = ReadFile(file).value();
+    ASSERT_NE(text.find(number), std::string::npos);
+    text[text.find(number)] = '1';
+    std::ofstream(file) << text;
+    OT_EXPECT_ERROR(Load(7), "does not match the completion mark");
+  }
 }
 
 TEST_F(CheckpointTest, RefusesAnotherModel) {
   OT_ASSERT_OK(Save(7));
-  const CheckpointStore store(path_, 2);
-  Model wider(0, 5);
-  OT_EXPECT_ERROR(store.LoadModel(7, &wider.parameters),
-                  "embed.weight is f32 [3, 4], this configuration needs f32 [5, 4]");
-  Model more;
-  more.parameters.Add({"lm_head.weight",
-                       {2, 2},
-                       Placement::kReplicated,
-                       OptimizerGroup::kAdamH,
-                       Initializer::kOnes,
-                       1.0},
-                      false);
-  OT_EXPECT_ERROR(store.LoadModel(7, &more.parameters), "no tensor lm_head.weight");
-  Model fewer;
-  fewer.state.pop_back();
-  OT_EXPECT_ERROR(store.LoadOptimizer(7, fewer.state), "has 2 tensors, this configuration has 1");
+  const CheckpointStore store = Store();
+  std::vector<float> values(5 * 56);
+  const Region region = Region::Part({5, 56}, {});
+  CheckpointModel wider = CheckpointModel::Wanted({});
+  wider.model[0] = {"embed.weight", region, Tensor(values.data(), {5, 56})};
+  OT_EXPECT_ERROR(store.LoadModel(7, wider.model),
+                  "embed.weight is f32 [101, 56], this configuration needs f32 [5, 56]");
+  CheckpointModel more = CheckpointModel::Wanted({});
+  more.model.push_back({"more.weight", region, Tensor(values.data(), {5, 56})});
+  OT_EXPECT_ERROR(store.LoadModel(7, more.model), "no tensor more.weight");
+  CheckpointModel fewer = CheckpointModel::Wanted({});
+  fewer.optimizer.pop_back();
+  OT_EXPECT_ERROR(store.LoadOptimizer(7, fewer.optimizer),
+                  "its optimizer has 6 tensors, this configuration has 5; "
+                  "table.last/tables.2.weight is one");
+  // The other kind of tensors is another set.
+  OT_EXPECT_ERROR(store.LoadOptimizer(7, fewer.model), "no tensor embed.weight");
+}
+
+TEST_F(CheckpointTest, ReadsTablesAlone) {
+  OT_ASSERT_OK(Save(7));
+  CheckpointModel loaded = CheckpointModel::Wanted({});
+  const std::vector<ShardedTensor> tables(loaded.optimizer.end() - 2, loaded.optimizer.end());
+  OT_ASSERT_OK(Store().LoadTables(7, tables));
+  loaded.model.clear();
+  loaded.optimizer = tables;
+  EXPECT_EQ(loaded.FirstDifference(7), "");
+}
+
+TEST_F(CheckpointTest, NamesBothVersionsOfAnOldFormat) {
+  OT_ASSERT_OK(CreateDirectories(path_ + "/step-00000007"));
+  std::ofstream(path_ + "/step-00000007/complete")
+      << "{\n \"format\": \"overtok checkpoint mark\",\n \"version\": 1\n}\n";
+  EXPECT_THAT(Marked(), ElementsAre(7));
+  OT_EXPECT_ERROR(Load(7),
+                  "has version 1 of the checkpoint format, this program reads and writes 2");
+  OT_EXPECT_ERROR(Load(7), "finish that run with the program that began it");
 }
 
 TEST_F(CheckpointTest, NamesTheKeyThatDiffers) {
@@ -273,12 +250,14 @@ TEST_F(CheckpointTest, NamesTheKeyThatDiffers) {
 
 TEST_F(CheckpointTest, SizeOnDiskIsWithinTheEstimate) {
   OT_ASSERT_OK(Save(7));
-  const Model model;
+  const CheckpointModel saved = CheckpointModel::Owned({});
   int64_t bytes = 0;
-  for (const char* file : {"model.h5", "optimizer.h5", "state.json", "complete"}) {
+  const std::vector<std::string> files = ListDirectory(path_ + "/step-00000007").value();
+  EXPECT_THAT(files, ElementsAre("complete", "rank-00000.h5", "state.json", "tensors.json"));
+  for (const std::string& file : files) {
     bytes += FileSize(path_ + "/step-00000007/" + file).value();
   }
-  EXPECT_LE(bytes, CheckpointStore::Bytes(model.parameters, model.state));
+  EXPECT_LE(bytes, CheckpointStore::Bytes(saved.model, saved.optimizer));
 }
 
 }  // namespace

@@ -124,8 +124,8 @@ def main():
         state = expected[0]
         print(f"{kills} kills in {rounds} runs of {state['step']} steps ({whole:.1f} s each), after "
               f"these lines of metrics: {sorted(killed_at)}")
-        print(f"all ends equal the run that was left alone: model {state['model_xxh3']}, optimizer "
-              f"{state['optimizer_xxh3']}, ids {state['ids_hash']}, {len(expected[1])} lines")
+        print(f"all ends equal the run that was left alone: model {state['model_hash']}, optimizer "
+              f"{state['optimizer_hash']}, ids {state['ids_hash']}, {len(expected[1])} lines")
 
 
 if __name__ == "__main__":
