@@ -35,13 +35,17 @@ class Fixture {
   explicit Fixture(const OptimizerConfig& config)
       : memory_(Memory::Mode::kReal),
         context_(CpuContext()),
+        world_(OneRank()),
+        mesh_(world_.get(), 1),
         parameters_(&memory_, DType::kF32, true) {
     for (const Declared& d : Layout()) {
       parameters_.Add({d.name, d.shape, Placement::kReplicated, d.group, Initializer::kNormal, 0.3},
                       false);
     }
-    optimizer_ =
-        std::make_unique<Optimizer>(config, /*steps=*/100, /*seed=*/1, &parameters_, &memory_);
+    std::vector<Parameter*> order;
+    for (Parameter& parameter : parameters_.all()) order.push_back(&parameter);
+    optimizer_ = std::make_unique<Optimizer>(config, /*steps=*/100, /*seed=*/1, &parameters_, order,
+                                             &mesh_, &memory_);
     memory_.Commit(&context_);
     parameters_.Initialize(5);
   }
@@ -76,6 +80,8 @@ class Fixture {
  private:
   Memory memory_;
   Context context_;
+  std::unique_ptr<Communicator> world_;
+  Mesh mesh_;
   ParameterSet parameters_;
   std::unique_ptr<Optimizer> optimizer_;
 };
@@ -148,7 +154,7 @@ TEST(Optimizer, GroupsAreClippedOnTheirOwn) {
   const auto snapshot = fixture.Snapshot();
   fixture.Step(0, 1.0);
   // Adam's first moment is (1 - beta1) g when its group is not clipped, whatever MuonH's norm is.
-  for (const NamedState& state : fixture.optimizer().state()) {
+  for (const ShardedTensor& state : fixture.optimizer().state()) {
     if (state.name != "adam.m/gain") continue;
     for (int64_t i = 0; i < 12; ++i) {
       const double expected = 0.1 * snapshot.at("gain").gradient[static_cast<size_t>(i)];

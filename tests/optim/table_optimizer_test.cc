@@ -154,7 +154,7 @@ TEST(TableOptimizer, KeepsWhatTheOptionNeeds) {
   const auto names = [&] {
     std::string text;
     TableRun run(config, 4, {3, 2});
-    for (const NamedState& state : run.optimizer().state())
+    for (const ShardedTensor& state : run.optimizer().state())
       text += state.name + state.tensor.shape().ToString() + " ";
     return text;
   };
@@ -256,7 +256,9 @@ TEST(TableOptimizer, RowsThreeAndSevenAreCountedOnceInTheGroupsNorm) {
                                      .update = UpdateKind::kTable,
                                      .touched_capacity = 6},
                                     false);
-  Optimizer optimizer(config, 10, 1, &parameters, &memory);
+  const std::unique_ptr<Communicator> world = OneRank();
+  const Mesh mesh(world.get(), 1);
+  Optimizer optimizer(config, 10, 1, &parameters, {&gain}, &mesh, &memory);
   memory.Commit(&context);
   parameters.Initialize(3);
   const std::vector<float> before(table.value.data<float>(), table.value.data<float>() + 48);
@@ -267,6 +269,7 @@ TEST(TableOptimizer, RowsThreeAndSevenAreCountedOnceInTheGroupsNorm) {
   std::fill_n(table.touched.gradient.data<float>(), 24, 1e6F);
   std::fill_n(table.touched.gradient.data<float>(), 8, 0.5F);
   table.touched.count = 2;
+  table.owned = table.touched;
   optimizer.CatchUp(context, 0);
   optimizer.ComputeNorms(context, 0);
   // 5 / 16 + 8 / 4: exact in binary.

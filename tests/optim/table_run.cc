@@ -15,6 +15,8 @@ TableRun::TableRun(const OptimizerConfig& config, int64_t steps, Shape shape, bo
       steps_(steps),
       memory_(Memory::Mode::kReal),
       context_(CpuContext()),
+      world_(OneRank()),
+      mesh_(world_.get(), 1),
       parameters_(&memory_, DType::kF32, true, StorageOf(config)) {
   parameters_.Add({.name = "table",
                    .shape = shape,
@@ -26,7 +28,8 @@ TableRun::TableRun(const OptimizerConfig& config, int64_t steps, Shape shape, bo
                    .touched_capacity = shape[0],
                    .freezes = freezes},
                   false);
-  optimizer_ = std::make_unique<Optimizer>(config, steps, seed, &parameters_, &memory_);
+  optimizer_ = std::make_unique<Optimizer>(config, steps, seed, &parameters_,
+                                           std::vector<Parameter*>(), &mesh_, &memory_);
   memory_.Commit(&context_);
   parameters_.Initialize(7);
 }
@@ -35,6 +38,7 @@ void TableRun::Step(int64_t step, const RowGradients& gradients) {
   TouchedRows& touched = table().touched;
   touched.count = static_cast<int64_t>(gradients.rows.size());
   std::copy(gradients.rows.begin(), gradients.rows.end(), touched.rows.data<uint32_t>());
+  table().owned = touched;
   optimizer_->CatchUp(context_, step);
   std::copy(gradients.values.begin(), gradients.values.end(), touched.gradient.data<float>());
   optimizer_->ComputeNorms(context_, step);

@@ -42,6 +42,8 @@ class TableRun {
   int64_t steps_;
   Memory memory_;
   Context context_;
+  std::unique_ptr<Communicator> world_;
+  Mesh mesh_;
   ParameterSet parameters_;
   std::unique_ptr<Optimizer> optimizer_;
 };
