@@ -1,8 +1,7 @@
 // Softmax cross-entropy over classes that are divided among ranks. First visit: the maximum of a
 // row and the sum of its exponentials, nothing is stored. Second visit, with the figures of all
-// ranks: exponential, scale and the gradient's store in one pass; forming the exponential again
-// costs less than a write and a read of it would. With one rank the same bits as the fused kernel.
-// The target stays out of the sums, as there.
+// ranks: exponential, scale and the gradient's store in one pass. The target stays out of the sums,
+// as in the fused kernel, whose bits these are on one rank.
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "core/cpu/softmax_xent_shard.cc"
 #include <cmath>

@@ -372,7 +372,7 @@ TEST(SoftmaxShards, ClassesOfMinusInfinityAreNotThere) {
 }
 
 TEST(SoftmaxShards, NotANumberReachesTheLossOfEveryRank) {
-  for (const int64_t at : {0, 15, 40}) {
+  for (const int64_t at : {0, 3, 15, 40}) {  // 3: the target
     for (const double others : {0.0, -kInfinity}) {
       Rows x(1, 41, DType::kF32, DType::kF32);
       for (int64_t i = 20; i < 41; ++i) x.logits.Set(i, others);
