@@ -72,6 +72,7 @@ void Hyperball(const Vector& u, double rate, Vector* w) {
 void ReferenceOptimizer::Step(std::map<std::string, Tensor2d>* parameters, double lr_scale) {
   ++t_;
   std::map<OptimizerGroup, double> squares;
+  squares.swap(others_);
   for (const auto& [name, p] : *parameters) squares[p.group] += Norm(p.gradient) * Norm(p.gradient);
   for (auto& [name, p] : *parameters) {
     const double norm = std::sqrt(squares[p.group]);

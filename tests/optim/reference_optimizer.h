@@ -23,10 +23,16 @@ class ReferenceOptimizer {
   };
   // One step on all parameters; state is kept by name.
   void Step(std::map<std::string, Tensor2d>* parameters, double lr_scale);
+  // Squares of other gradients of a group, which count in its norm at the next step.
+  void AddSquares(OptimizerGroup group, double squares) { others_[group] += squares; }
+  // Momentum or first moment, and second moment.
+  const std::vector<double>& first(const std::string& name) const { return first_.at(name); }
+  const std::vector<double>& second(const std::string& name) const { return second_.at(name); }
 
  private:
   OptimizerConfig config_;
   int64_t t_ = 0;
+  std::map<OptimizerGroup, double> others_;
   std::map<std::string, std::vector<double>> first_, second_;
 };
 
