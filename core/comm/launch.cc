@@ -169,6 +169,8 @@ absl::StatusOr<LaunchFacts> ReadLaunch(const Environment& environment) {
 }
 
 int PresumedRank(const Environment& environment) {
+  const auto facts = ReadLaunch(environment);
+  if (facts.ok()) return facts->rank;
   for (const char* name :
        {"OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK", "RANK", "SLURM_PROCID"}) {
     if (std::string(name) == "SLURM_PROCID" && !IsSrunStep(environment)) continue;

@@ -35,7 +35,8 @@ const Environment& ProcessEnvironment();
 // contradict each other, and a launcher without support for MPI (N processes that each believe to
 // be rank 0 of 1).
 absl::StatusOr<LaunchFacts> ReadLaunch(const Environment& environment);
-// The rank that any of the variables names, right or wrong, so that one process of many speaks.
+// This process's rank; where ReadLaunch refuses, the one that any variable names, so that one
+// process of many tells.
 int PresumedRank(const Environment& environment);
 
 // The world of this process: MPI's where a launcher started several, else OneRank(). Call once,

@@ -175,7 +175,10 @@ TEST(ReadLaunch, KeepsWhatSlurmSaysOfTheJob) {
 TEST(ReadLaunch, PresumesARankOfProcessesItRefuses) {
   EXPECT_EQ(PresumedRank(Variables(std::map<std::string, std::string>())), 0);
   EXPECT_EQ(PresumedRank(Variables({{"RANK", "3"}, {"WORLD_SIZE", "4"}})), 3);
-  EXPECT_EQ(PresumedRank(Variables({{"SLURM_PROCID", "2"}, {"SLURM_STEP_ID", "0"}})), 2);
+  EXPECT_EQ(PresumedRank(Variables({{"RANK", "3"}, {"HOME", "/"}})), 0);
+  EXPECT_EQ(PresumedRank(
+                Variables({{"SLURM_PROCID", "2"}, {"SLURM_STEP_ID", "0"}, {"SLURM_NTASKS", "4"}})),
+            2);
   EXPECT_EQ(PresumedRank(Variables({{"SLURM_PROCID", "2"}, {"SLURM_NTASKS", "4"}})), 0);
 }
 
