@@ -12,9 +12,9 @@
 namespace overtok {
 namespace {
 
-// A bucket is closed when it covers this much gradient, or when one owner gets this much to stage:
-// large enough for full bandwidth, small enough that the last one is soon done after the backward
-// pass.
+// A bucket is closed when it covers this much of a rank's gradient, on average over ranks, or when
+// one owner gets this much to stage: large enough for full bandwidth, small enough that the last
+// one is soon done after the backward pass.
 constexpr int64_t kBucketBytes = int64_t{4} << 20;
 constexpr int64_t kStagedBytes = int64_t{16} << 20;
 constexpr int64_t kElementBytes = 4;
@@ -24,6 +24,12 @@ int64_t StagedBytes(const Piece& range, const Layout& layout, int rank) {
   for (const int holder : HoldersOf(*range.parameter, range.part, layout))
     others += holder != rank ? 1 : 0;
   return rank == range.owner ? others * range.count * kElementBytes : 0;
+}
+
+// What a range adds to a rank's share of a bucket.
+int64_t HeldBytes(const Piece& range, const Layout& layout) {
+  const Parameter& parameter = *range.parameter;
+  return range.count * kElementBytes * parameter.replicas / layout.tensor;
 }
 
 // Ranges of parts by buckets: the same on every rank. A parameter that is too large for one is cut
@@ -42,7 +48,7 @@ class BucketPlanner {
     int64_t bytes = 0, most = 0;
     std::vector<int64_t> staged(staged_.size(), 0);
     for (const Piece& part : parts) {
-      bytes += part.count * kElementBytes;
+      bytes += HeldBytes(part, layout_);
       int64_t& owner = staged[static_cast<size_t>(part.owner)];
       owner += StagedBytes(part, layout_, part.owner);
       most = std::max(most, owner);
@@ -72,7 +78,7 @@ class BucketPlanner {
     share.begin += begin;
     share.count = end - begin;
     current_.ranges.push_back(share);
-    bytes_ += share.count * kElementBytes;
+    bytes_ += HeldBytes(share, layout_);
     staged_[static_cast<size_t>(share.owner)] += StagedBytes(share, layout_, share.owner);
   }
   void Close() {
