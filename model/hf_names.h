@@ -3,6 +3,7 @@
 // sides keep linear maps as [out, in] and rotate the two halves of a head.
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -22,6 +23,13 @@ inline constexpr char kHfHead[] = "lm_head.weight";
 
 // Every parameter of the model that Qwen3 has, in the order of the model.
 std::vector<HfPlace> HfPlaces(const ModelConfig& model);
+
+// What happens with parameters of the model that Qwen3 does not have (output norms of hybrid norm,
+// hashed tables, further heads) when its weights are read.
+enum class NewParameters : uint8_t {
+  kRefuse,  // an error that names them
+  kDraw,    // they keep the values that they have, those drawn from the seed
+};
 
 // What the model has and Qwen3 has not, as the key that adds it and the parameters:
 // "model.hybrid_norm (layers.*.attn_out_norm.weight, layers.*.mlp_out_norm.weight)".

@@ -18,13 +18,6 @@
 
 namespace overtok {
 
-// What happens with parameters that Qwen3 does not have (output norms of hybrid norm, hashed
-// tables, further heads).
-enum class NewParameters : uint8_t {
-  kRefuse,  // an error that names them
-  kDraw,    // they keep the values that they have, those drawn from the seed
-};
-
 struct FilledWeights {
   int64_t tensors = 0;             // parameters of which this rank has a part from the files
   std::vector<std::string> drawn;  // parameters that kept their values
