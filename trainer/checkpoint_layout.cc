@@ -139,10 +139,12 @@ absl::Status CheckComplete(const CheckpointLayout& layout, const StoredTensor& t
       if (std::get<1>(*next) != at) break;
       at += std::get<2>(*next);
     }
-    if (at != all) {
+    const bool more = next != stretches.end() && std::get<0>(*next) == division.part;
+    if (at != all || more) {
       return absl::DataLossError(absl::StrCat(
           "the pieces of ", tensor.name, " are not every element once: part ", division.part,
-          " of ", division.parts, " has ", all, " elements, its pieces go up to ", at));
+          " of ", division.parts, " has ", all, " elements, its pieces go up to ", at,
+          more ? ", where another does not go on" : ""));
     }
   }
   return absl::OkStatus();

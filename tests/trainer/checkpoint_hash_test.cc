@@ -22,6 +22,24 @@ uint64_t WholeHash(std::vector<uint32_t>& words, const Shape& shape) {
   return PositionHash(Region::Part(shape, {}), Tensor(words.data(), shape));
 }
 
+// The sum of docs/formats/checkpoint.md, element by element; SplitMix64 as a generator.
+TEST(PositionHashTest, IsTheDocumentedSum) {
+  std::vector<uint32_t> words = RandomWords(1000);
+  uint64_t state = 0;
+  std::vector<uint64_t> outputs;
+  for (int i = 0; i < 300; ++i) {
+    state += 0x9e3779b97f4a7c15u;
+    uint64_t x = (state ^ (state >> 30)) * 0xbf58476d1ce4e5b9u;
+    x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
+    outputs.push_back(x ^ (x >> 31));
+  }
+  uint64_t sum = 0;
+  for (size_t p = 0; p < words.size(); ++p) {
+    sum += (outputs[p / 256 + 256] | 1) * (outputs[p % 256] | 1) * words[p];
+  }
+  EXPECT_EQ(WholeHash(words, {1000}), sum);
+}
+
 TEST(PositionHashTest, DoesNotDependOnTheDivision) {
   const Shape shape = {333, 39};
   std::vector<uint32_t> words = RandomWords(333 * 39);

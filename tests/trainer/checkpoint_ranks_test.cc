@@ -199,7 +199,7 @@ TEST_F(CheckpointRanksTest, ComparesNamesAndShapesOfEveryRank) {
               "its model has 6 tensors, this configuration has 5; embed.weight is one");
 }
 
-TEST(CheckpointLayoutTest, DividesTheChecking) {
+TEST(CheckpointVerifiersTest, DividesTheChecking) {
   CheckpointLayout layout;
   for (int f = 0; f < 4; ++f) {
     layout.files.emplace_back();
