@@ -6,6 +6,8 @@
 #include <string>
 #include <vector>
 
+#include "core/memory.h"
+#include "core/parameter.h"
 #include "tests/support/temporary_directory.h"
 #include "tests/trainer/stored_model.h"
 
@@ -119,6 +121,45 @@ TEST(InitialWeights, FillsRangesOfAPart) {
     const int64_t row = (30 + i) / 28, column = 28 + (30 + i) % 28;
     ASSERT_EQ(values[static_cast<size_t>(i)],
               stored.ValueOf("model.layers.1.mlp.down_proj.weight", row * 56 + column));
+  }
+}
+
+// The parts that a model's own parameters have.
+TEST(InitialWeights, FillsParametersOfEveryPlacement) {
+  const TemporaryDirectory directory;
+  const ModelConfig model = SmallQwen3(4, 1, true);
+  const StoredModel stored = Store(model);
+  OT_ASSERT_OK(stored.Write(directory.path()));
+  for (int rank = 0; rank < 4; ++rank) {
+    Memory memory(Memory::Mode::kReal);
+    ParameterSet parameters(&memory, DType::kF32, /*with_gradients=*/false, {},
+                            Layout::Of(4, rank, 4));
+    const auto add = [&](const char* name, Shape shape, Placement placement, int64_t groups) {
+      ParameterSpec spec;
+      spec.name = name;
+      spec.shape = shape;
+      spec.placement = placement;
+      spec.group = OptimizerGroup::kAdam;
+      spec.initializer = Initializer::kOnes;
+      spec.scale = 1;
+      spec.groups = groups;
+      parameters.Add(spec, false);
+    };
+    add("embed.weight", {101, 48}, Placement::kVocabularyRows, 0);
+    add("layers.0.attn.q_norm.weight", {8}, Placement::kReplicated, 0);
+    add("layers.0.attn.q_proj.weight", {32, 48}, Placement::kTensorRows, 4);
+    add("layers.1.attn.k_proj.weight", {8, 48}, Placement::kTensorRows, 1);
+    add("layers.1.attn.o_proj.weight", {48, 32}, Placement::kTensorColumns, 4);
+    add("layers.1.mlp.down_proj.weight", {48, 56}, Placement::kTensorColumns, 0);
+    parameters.Initialize(1);
+    RankPart part;
+    part.tensors = parameters.values();
+    const auto filled =
+        LoadInitialWeights(directory.path(), model, NewParameters::kRefuse, part.tensors);
+    OT_ASSERT_OK(filled);
+    EXPECT_EQ(filled->tensors, rank < 2 ? 6 : 5) << "101 rows are two blocks";
+    std::map<std::string, std::vector<int>> holders;
+    CheckValues(stored, part, &holders);
   }
 }
 
