@@ -121,12 +121,6 @@ std::vector<PieceCopy> Overlap(const std::vector<ElementRun>& piece,
   return copies;
 }
 
-bool CoversAll(const std::vector<PieceCopy>& copies, int64_t piece_bytes) {
-  int64_t bytes = 0;
-  for (const PieceCopy& copy : copies) bytes += copy.bytes;
-  return bytes == piece_bytes;
-}
-
 absl::Status ReadPiece(const InputFile& file, const StoredPiece& piece,
                        const std::vector<PieceCopy>& copies, void* to, bool verify) {
   std::vector<char> window(static_cast<size_t>(std::min(kWindow, piece.bytes())));

@@ -42,8 +42,6 @@ std::vector<ElementRun> RunsOf(const Region& region);  // ascending
 // What a piece has of a wanted region, in ascending order in both; neighbours are joined.
 std::vector<PieceCopy> Overlap(const std::vector<ElementRun>& piece,
                                const std::vector<ElementRun>& wanted, int64_t element_bytes);
-// Whether the copies are all of the piece.
-bool CoversAll(const std::vector<PieceCopy>& copies, int64_t piece_bytes);
 
 // Reads the piece's bytes that `copies` name into `to`, a window at a time: short stretches that
 // lie near each other are read at once. With `verify` every byte of the piece is read and its

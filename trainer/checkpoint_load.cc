@@ -133,10 +133,9 @@ absl::Status LoadTensors(Communicator& world, const std::string& directory,
         for (const size_t w : by_tensor[tensor]) {
           const std::vector<PieceCopy> copies = Overlap(runs, wanted_runs[w], SizeOf(piece.dtype));
           if (copies.empty()) continue;
-          // Who reads all of a piece compares its checksum on the way.
-          const bool now = verify && CoversAll(copies, piece.bytes());
-          OT_RETURN_IF_ERROR(read_piece(piece, copies, wanted[w].tensor.raw(), now));
-          if (now) verify = false;
+          // Who reads some of a piece that it has to verify does both at once.
+          OT_RETURN_IF_ERROR(read_piece(piece, copies, wanted[w].tensor.raw(), verify));
+          verify = false;
         }
         if (verify) OT_RETURN_IF_ERROR(read_piece(piece, {}, nullptr, true));
       }
