@@ -76,7 +76,8 @@ if [[ ! -f "$dir/munge/key" ]]; then
   (umask 077 && head -c 1024 /dev/urandom >"$dir/munge/key")
 fi
 rm -f "$dir/munge/socket"
-munged --key-file="$dir/munge/key" --socket="$dir/munge/socket" --pid-file="$dir/munged.pid" \
+# --force: only this user needs to reach the socket, so folders above it may be closed to others.
+munged --force --key-file="$dir/munge/key" --socket="$dir/munge/socket" --pid-file="$dir/munged.pid" \
   --log-file="$dir/log/munged.log" --seed-file="$dir/munge/seed" --num-threads=2
 
 node="$(hostname -s)"
