@@ -41,12 +41,15 @@ function(overtok_test name)
   set_tests_properties(${name} PROPERTIES TIMEOUT 600)
 endfunction()
 
-# A CTest entry that starts PROGRAM (a target) by mpirun on so many RANKS, one thread each, also where there are fewer
-# cores or the user is root.
+# The environment of tests that start ranks: one thread each, mpirun also as root, and sanitizers that leave out MPI
+# itself, which is not instrumented and keeps memory until its process ends.
+set(OVERTOK_MPI_ENVIRONMENT OMP_NUM_THREADS=1 OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
+    ASAN_OPTIONS=detect_leaks=0 TSAN_OPTIONS=ignore_noninstrumented_modules=1)
+
+# A CTest entry that starts PROGRAM (a target) by mpirun on so many RANKS, also where there are fewer cores.
 function(overtok_mpi_run name program ranks)
   add_test(NAME ${name} COMMAND ${MPIEXEC_EXECUTABLE} -n ${ranks} --oversubscribe --bind-to none $<TARGET_FILE:${program}>)
-  set_tests_properties(${name} PROPERTIES TIMEOUT 600 PROCESSORS ${ranks} ENVIRONMENT
-    "OMP_NUM_THREADS=1;OMPI_ALLOW_RUN_AS_ROOT=1;OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1")
+  set_tests_properties(${name} PROPERTIES TIMEOUT 600 PROCESSORS ${ranks} ENVIRONMENT "${OVERTOK_MPI_ENVIRONMENT}")
 endfunction()
 
 # overtok_mpi_test(NAME RANKS 2 4 SOURCES a_test.cc ... DEPENDS overtok_comm ...): one program whose ranks are processes

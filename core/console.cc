@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
@@ -22,6 +23,7 @@ using Clock = std::chrono::steady_clock;
 constexpr double kTerminalInterval = 0.1, kPlainInterval = 10;  // seconds between two updates
 
 std::mutex console_mutex;
+std::atomic<bool> silent{false};
 std::string& ShownLine() {
   static std::string* line = new std::string();  // empty: no progress line is on the screen
   return *line;
@@ -48,6 +50,7 @@ void EraseShownLine() {
 }
 
 void Print(const std::string& line) {
+  if (silent) return;
   const std::lock_guard<std::mutex> lock(console_mutex);
   EraseShownLine();
   std::fprintf(stderr, "%s\n", line.c_str());
@@ -60,6 +63,8 @@ double SecondsSince(Clock::time_point start) {
 }
 
 }  // namespace
+
+void SilenceConsole() { silent = true; }
 
 void LogInfo(absl::string_view text) { Print(std::string(text)); }
 void LogWarning(absl::string_view text) { Print(absl::StrCat("warning: ", text)); }
@@ -80,7 +85,7 @@ Progress::~Progress() {
 
 void Progress::Update(double done, absl::string_view detail) {
   // The first line waits for the interval too: short work shows nothing.
-  if (SecondsSince(last_) < (IsTerminal() ? kTerminalInterval : kPlainInterval)) return;
+  if (silent || SecondsSince(last_) < (IsTerminal() ? kTerminalInterval : kPlainInterval)) return;
   last_ = Clock::now();
   const double elapsed = SecondsSince(start_);
   std::string line = absl::StrCat(title_, " ", FormatCount(done));
@@ -110,6 +115,7 @@ void Progress::Update(double done, absl::string_view detail) {
 }
 
 void Progress::Finish(absl::string_view summary) {
+  if (silent) return;
   const std::lock_guard<std::mutex> lock(console_mutex);
   EraseShownLine();
   ShownLine().clear();

@@ -11,6 +11,9 @@
 
 namespace overtok {
 
+// From here on nothing of what this file offers is shown: of a run's ranks one speaks.
+void SilenceConsole();
+
 void LogInfo(absl::string_view text);     // to standard error, one line
 void LogWarning(absl::string_view text);  // "warning: ..."
 

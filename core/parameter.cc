@@ -25,44 +25,90 @@ const char* NameOf(OptimizerGroup group) {
   return "unknown";
 }
 
+Sharding ShardingOf(const ParameterSpec& spec, const Layout& layout) {
+  Sharding sharding;
+  switch (spec.placement) {
+    case Placement::kReplicated:
+      return sharding;
+    case Placement::kTensorRows:
+    case Placement::kTensorColumns: {
+      const bool rows = spec.placement == Placement::kTensorRows;
+      const int64_t tensor = layout.tensor, groups = spec.groups;
+      OT_CHECK(groups == 0 || groups % tensor == 0 || tensor % groups == 0)
+          << spec.name << ": " << groups << " groups over " << tensor << " ranks";
+      sharding.split = rows ? Split::kRows : Split::kColumns;
+      sharding.parts = groups > 0 ? std::min(groups, tensor) : tensor;
+      sharding.part = layout.tensor_rank / (tensor / sharding.parts);
+      if (groups > 0) {
+        const int64_t n = spec.shape[rows ? 0 : 1];
+        OT_CHECK_EQ(n % groups, 0);
+        sharding.unit = n / groups;
+      }
+      break;
+    }
+    case Placement::kVocabularyRows:
+      sharding.split = layout.vocabulary;
+      sharding.parts = layout.tensor;
+      sharding.part = layout.tensor_rank;
+      break;
+    case Placement::kTableRows:
+      sharding.split = Split::kScattered;
+      sharding.parts = layout.world();
+      sharding.part = layout.world_rank();
+      break;
+  }
+  return sharding.parts == 1 ? Sharding() : sharding;
+}
+
+int64_t ReplicasOf(const ParameterSpec& spec, const Layout& layout) {
+  if (spec.placement == Placement::kTableRows) return 1;
+  return layout.tensor / ShardingOf(spec, layout).parts;
+}
+
 Parameter& ParameterSet::Add(ParameterSpec spec, bool matrix_product) {
   OT_CHECK(Find(spec.name) == nullptr) << "two parameters named " << spec.name;
   Parameter parameter;
   const bool table = spec.update == UpdateKind::kTable;
-  parameter.value = memory_->Take(Purpose::kParameters, spec.name,
-                                  table ? tables_.value : DType::kF32, spec.shape);
+  parameter.sharding = ShardingOf(spec, layout_);
+  parameter.replicas = ReplicasOf(spec, layout_);
+  const Shape shape = LocalShape(parameter.sharding, spec.shape);
+  parameter.value =
+      memory_->Take(Purpose::kParameters, spec.name, table ? tables_.value : DType::kF32, shape);
   if (table) {
     OT_CHECK(!matrix_product) << spec.name << ": products read gathered rows, never a table";
     TakeTable(spec, &parameter);
   } else if (with_gradients_) {
-    parameter.gradient = memory_->Take(Purpose::kGradients, spec.name, DType::kF32, spec.shape);
+    parameter.gradient = memory_->Take(Purpose::kGradients, spec.name, DType::kF32, shape);
   }
   parameter.compute = parameter.value;
   if (matrix_product && compute_ == DType::kBF16) {
-    parameter.compute = memory_->Take(Purpose::kComputeCopies, spec.name, DType::kBF16, spec.shape);
+    parameter.compute = memory_->Take(Purpose::kComputeCopies, spec.name, DType::kBF16, shape);
   }
   parameter.spec = std::move(spec);
   return parameters_.emplace_back(std::move(parameter));
 }
 
 void ParameterSet::TakeTable(const ParameterSpec& spec, Parameter* parameter) {
-  const int64_t rows = spec.shape[0];
+  const Shape& shape = parameter->value.shape();
+  const int64_t rows = shape[0];
   OT_CHECK(spec.group == OptimizerGroup::kAdam && spec.shape.rank() == 2 &&
-           rows < int64_t{1} << 32);
-  const auto take = [&](const char* name, DType dtype, Shape shape) {
-    return memory_->Take(Purpose::kOptimizer, absl::StrCat(name, spec.name), dtype, shape);
+           spec.shape[0] < int64_t{1} << 32);
+  const auto take = [&](const char* name, DType dtype, Shape of) {
+    return memory_->Take(Purpose::kOptimizer, absl::StrCat(name, spec.name), dtype, of);
   };
   TableState& state = parameter->table;
   state.value = parameter->value;
-  if (tables_.first_moment) state.m = take("table.m/", DType::kF32, spec.shape);
+  state.sharding = parameter->sharding;
+  state.logical_rows = spec.shape[0];
+  if (tables_.first_moment) state.m = take("table.m/", DType::kF32, shape);
   if (tables_.second_moment == TableStorage::SecondMoment::kElement) {
-    state.v = take("table.v/", DType::kF32, spec.shape);
+    state.v = take("table.v/", DType::kF32, shape);
   } else if (tables_.second_moment == TableStorage::SecondMoment::kRow) {
     state.v = take("table.v/", DType::kF32, {rows});
   }
   if (tables_.last_step) state.last = take("table.last/", DType::kU32, {rows});
   if (!with_gradients_) return;
-  const int64_t capacity = std::min(rows, spec.touched_capacity);
+  const int64_t capacity = std::min(spec.shape[0], spec.touched_capacity);
   OT_CHECK_GE(capacity, 1);
   parameter->touched.rows =
       memory_->Take(Purpose::kGradients, absl::StrCat(spec.name, ".rows"), DType::kU32, {capacity});
@@ -83,11 +129,23 @@ int64_t ParameterSet::elements() const {
   return sum;
 }
 
-std::vector<NamedState> ParameterSet::table_states() const {
-  std::vector<NamedState> states;
+std::vector<ShardedTensor> ParameterSet::values() const {
+  std::vector<ShardedTensor> values;
   for (const Parameter& parameter : parameters_) {
+    values.push_back({parameter.spec.name, parameter.region(), parameter.value});
+  }
+  return values;
+}
+
+std::vector<ShardedTensor> ParameterSet::table_states() const {
+  std::vector<ShardedTensor> states;
+  for (const Parameter& parameter : parameters_) {
+    const Shape& logical = parameter.spec.shape;
     const auto add = [&](const char* name, const Tensor& tensor) {
-      if (tensor.defined()) states.push_back({absl::StrCat(name, parameter.spec.name), tensor});
+      if (!tensor.defined()) return;
+      const Shape shape = tensor.rank() == 1 ? Shape{logical[0]} : logical;
+      states.push_back({absl::StrCat(name, parameter.spec.name),
+                        Region::Part(shape, parameter.sharding), tensor});
     };
     add("table.m/", parameter.table.m);
     add("table.v/", parameter.table.v);
@@ -99,7 +157,8 @@ std::vector<NamedState> ParameterSet::table_states() const {
 void ParameterSet::ReinitializeTable(Parameter& parameter, uint64_t seed, int64_t pass,
                                      int64_t step) {
   OT_CHECK(parameter.is_table());
-  Draw(parameter, Xxh3(&pass, sizeof(pass), seed));
+  DrawInitialValues(parameter.spec, Xxh3(&pass, sizeof(pass), seed), parameter.region(),
+                    parameter.value);
   const TableState& state = parameter.table;
   if (state.m.defined()) std::fill_n(state.m.data<float>(), state.m.elements(), 0.0F);
   if (state.v.defined()) std::fill_n(state.v.data<float>(), state.v.elements(), 0.0F);
@@ -108,33 +167,38 @@ void ParameterSet::ReinitializeTable(Parameter& parameter, uint64_t seed, int64_
   }
 }
 
-// A bf16 table's initial values are rounded to nearest.
-void ParameterSet::Draw(Parameter& parameter, uint64_t seed) {
-  const uint64_t key =
-      Xxh3(parameter.spec.name.data(), static_cast<int64_t>(parameter.spec.name.size()), seed);
-  const auto scale = static_cast<float>(parameter.spec.scale);
-  if (parameter.value.dtype() == DType::kF32) {
-    FillTruncatedNormal(key, 0, scale, parameter.value);
+void DrawInitialValues(const ParameterSpec& spec, uint64_t seed, const Region& region,
+                       const Tensor& values) {
+  OT_CHECK_EQ(values.elements(), region.count);
+  if (spec.initializer == Initializer::kOnes) {
+    std::fill_n(values.data<float>(), values.elements(), 1.0F);
     return;
   }
+  const uint64_t key = Xxh3(spec.name.data(), static_cast<int64_t>(spec.name.size()), seed);
+  const auto scale = static_cast<float>(spec.scale);
+  if (values.dtype() == DType::kF32) {
+    auto* out = values.data<float>();
+    ForEachRun(region, [&](int64_t logical, int64_t place, int64_t count) {
+      FillTruncatedNormal(key, logical, scale, Tensor(out + place, {count}));
+    });
+    return;
+  }
+  // bf16 tables: rounded to nearest.
   constexpr int64_t kChunk = 1 << 16;
   std::vector<float> chunk(kChunk);
-  auto* out = parameter.value.data<bf16>();
-  for (int64_t i = 0; i < parameter.value.elements(); i += kChunk) {
-    const int64_t count = std::min(kChunk, parameter.value.elements() - i);
-    FillTruncatedNormal(key, i, scale, Tensor(chunk.data(), {count}));
-    for (int64_t j = 0; j < count; ++j) out[i + j] = bf16(chunk[static_cast<size_t>(j)]);
-  }
+  auto* out = values.data<bf16>();
+  ForEachRun(region, [&](int64_t logical, int64_t place, int64_t run) {
+    for (int64_t i = 0; i < run; i += kChunk) {
+      const int64_t count = std::min(kChunk, run - i);
+      FillTruncatedNormal(key, logical + i, scale, Tensor(chunk.data(), {count}));
+      for (int64_t j = 0; j < count; ++j) out[place + i + j] = bf16(chunk[static_cast<size_t>(j)]);
+    }
+  });
 }
 
 void ParameterSet::Initialize(uint64_t seed) {
   for (Parameter& parameter : parameters_) {
-    if (parameter.spec.initializer == Initializer::kOnes) {
-      float* x = parameter.value.data<float>();
-      for (int64_t i = 0; i < parameter.value.elements(); ++i) x[i] = 1.0F;
-      continue;
-    }
-    Draw(parameter, seed);
+    DrawInitialValues(parameter.spec, seed, parameter.region(), parameter.value);
   }
 }
 
@@ -146,11 +210,11 @@ void ParameterSet::RefreshComputeCopies(const Context& context, Copies copies) {
   }
 }
 
-void ParameterSet::StartGradients() {
+void ParameterSet::StartStep() {
   for (Parameter& parameter : parameters_) {
-    parameter.gradient_written = false;
     parameter.compute_needed = true;
     parameter.touched.count = 0;
+    parameter.owned.count = 0;
   }
 }
 

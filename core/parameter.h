@@ -9,19 +9,24 @@
 #include <vector>
 
 #include "absl/strings/string_view.h"
+#include "core/comm/mesh.h"
 #include "core/context.h"
 #include "core/memory.h"
 #include "core/ops/table.h"
+#include "core/sharding.h"
 #include "core/tensor.h"
 
 namespace overtok {
 
-// Where the rows of a parameter live on the mesh of ranks (data x tensor).
+// Where the elements of a parameter live on the mesh of ranks (core/comm/mesh.h). Whatever it is,
+// the gradient of a logical element is the sum over all ranks that hold it: replicated parameters
+// are used on shares of the tokens or of the heads, never twice on the same.
 enum class Placement : uint8_t {
   kReplicated,      // whole on every rank
-  kShardedRows,     // dimension 0 over the tensor axis, by the vocabulary's owner map or in equal
-                    // parts
-  kShardedColumns,  // dimension 1 over the tensor axis
+  kTensorRows,      // dimension 0 in ranges over the tensor axis
+  kTensorColumns,   // dimension 1 in ranges over the tensor axis
+  kVocabularyRows,  // dimension 0 over the tensor axis by the vocabulary's owner map
+  kTableRows,       // dimension 0 over all ranks, in scattered blocks
 };
 
 enum class OptimizerGroup : uint8_t { kMuonH, kAdamH, kAdam };
@@ -46,9 +51,13 @@ struct ParameterSpec {
   OptimizerGroup group;
   Initializer initializer;
   double scale;  // of kNormal; ignored by kOnes
+  // Of kTensorRows and kTensorColumns: the divided dimension is so many equal groups that are never
+  // divided (attention heads). Fewer groups than ranks: each group is held by several. 0: none.
+  int64_t groups = 0;
   UpdateKind update = UpdateKind::kDense;
   int64_t touched_capacity = 0;  // of kTable: rows that one step can touch at most
   bool freezes = false;          // of kTable: optimizer.tables.freeze_step stops its gradient
+  bool used_twice = false;       // of kDense: two places of the model add to its gradient (tied)
 };
 
 // What tables keep beside their values; one choice for all tables of a model
@@ -61,7 +70,7 @@ struct TableStorage {
   bool last_step = true;
 };
 
-// The rows that the current step touches. Filled by the model before the forward pass.
+// Rows of a table in the current step, and their gradient.
 struct TouchedRows {
   Tensor rows;      // [capacity] u32, the first `count` ascending and distinct
   Tensor gradient;  // [capacity, w] f32, like Parameter::gradient; rows [0, count) count
@@ -70,35 +79,49 @@ struct TouchedRows {
   Tensor used_gradient() const { return gradient.Rows(0, count); }
 };
 
+// All tensors are this rank's part, LocalShape(sharding, spec.shape).
 struct Parameter {
   ParameterSpec spec;
-  Tensor value;     // f32 master weights
-  Tensor gradient;  // f32; the sum over the batch, already divided by the global weight sum
-  Tensor compute;   // what products read: `value` itself in f32 runs, a bf16 copy in bf16 runs
-  // Set when the backward pass of a step writes `gradient` for the first time: later micro-batches
-  // accumulate.
-  bool gradient_written = false;
+  Sharding sharding;
+  int64_t replicas = 1;  // ranks of one tensor group that hold the same part (next to each other)
+  Tensor value;          // f32 master weights
+  // f32; after the last micro-batch this rank's sum over its micro-batches, already divided by the
+  // global weight sum (core/gradient_sum.h)
+  Tensor gradient;
+  Tensor compute;  // what products read: `value` itself in f32 runs, a bf16 copy in bf16 runs
   // Whether this step reads `compute`: a head that samples gathers rows of `value` in its place.
   bool compute_needed = true;
   // Of kTable; `gradient` is undefined then, and `value` reflects each row's own last step.
   TableState table;  // value included
-  TouchedRows touched;
+  // What this rank reads in the step (rows of the logical table), and what ranks read of this
+  // rank's part (rows of the part). On one rank both are the same tensors.
+  TouchedRows touched, owned;
 
   bool is_table() const { return spec.update == UpdateKind::kTable; }
+  Region region() const { return Region::Part(spec.shape, sharding); }
 };
 
-// A tensor of optimizer state, by name: "adamh.m/<parameter>".
-struct NamedState {
-  std::string name;
-  Tensor tensor;
-};
+// How `spec` is divided, as this rank of `layout` sees it, and by how many ranks of a tensor group
+// each part is held.
+Sharding ShardingOf(const ParameterSpec& spec, const Layout& layout);
+int64_t ReplicasOf(const ParameterSpec& spec, const Layout& layout);
+
+// Initial values of the elements that `region` names, into `values` (f32 or bf16): a pure function
+// of (seed, name, logical element), so that they are the same under any layout.
+void DrawInitialValues(const ParameterSpec& spec, uint64_t seed, const Region& region,
+                       const Tensor& values);
 
 // The parameters of a model in their fixed order (the order of checkpoints, traces and norms).
 class ParameterSet {
  public:
   // `compute`: kF32 or kBF16. `with_gradients` false for evaluation-only programs.
-  ParameterSet(Memory* memory, DType compute, bool with_gradients, TableStorage tables = {})
-      : memory_(memory), compute_(compute), with_gradients_(with_gradients), tables_(tables) {}
+  ParameterSet(Memory* memory, DType compute, bool with_gradients, TableStorage tables = {},
+               const Layout& layout = {})
+      : memory_(memory),
+        compute_(compute),
+        with_gradients_(with_gradients),
+        tables_(tables),
+        layout_(layout) {}
   ParameterSet(const ParameterSet&) = delete;
   ParameterSet& operator=(const ParameterSet&) = delete;
 
@@ -110,8 +133,9 @@ class ParameterSet {
   Parameter* Find(absl::string_view name);
   std::deque<Parameter>& all() { return parameters_; }
   const std::deque<Parameter>& all() const { return parameters_; }
-  int64_t elements() const;
+  int64_t elements() const;  // of the logical parameters
   DType compute_dtype() const { return compute_; }
+  const Layout& layout() const { return layout_; }
 
   // Initial values: a pure function of (seed, name, global index).
   void Initialize(uint64_t seed);
@@ -119,23 +143,25 @@ class ParameterSet {
   // nothing to do in f32 runs.
   enum class Copies : uint8_t { kAll, kNeeded };
   void RefreshComputeCopies(const Context& context, Copies copies = Copies::kAll);
-  // Before the first micro-batch of a step.
-  void StartGradients();
+  // Before a step names what it reads.
+  void StartStep();
+  // Values of all parameters as this rank holds them.
+  std::vector<ShardedTensor> values() const;
   // State of all tables: "table.m/<parameter>", "table.v/...", "table.last/...", as far as kept.
   // Part of a checkpoint; without it a table cannot be read.
-  std::vector<NamedState> table_states() const;
+  std::vector<ShardedTensor> table_states() const;
   // Gives a table fresh initial values (a pure function of (seed, name, pass, index)) and no
   // moments, as of the state after `step` steps.
   static void ReinitializeTable(Parameter& parameter, uint64_t seed, int64_t pass, int64_t step);
 
  private:
   void TakeTable(const ParameterSpec& spec, Parameter* parameter);
-  static void Draw(Parameter& parameter, uint64_t seed);
 
   Memory* memory_;
   DType compute_;
   bool with_gradients_;
   TableStorage tables_;
+  Layout layout_;
   std::deque<Parameter> parameters_;
 };
 

@@ -4,7 +4,6 @@
 #include <cmath>
 
 #include "absl/strings/str_cat.h"
-#include "core/ops/elementwise.h"
 #include "core/ops/embedding.h"
 #include "core/ops/matmul.h"
 
@@ -34,6 +33,17 @@ int64_t MostCandidates(const ModelConfig& model, const LossConfig& loss, HeadKin
   return most;
 }
 
+// Which of the head's classes this rank of a tensor group scores: rows of its part of the weight,
+// or of a hashed head's table any rows, since they are fetched.
+Sharding ClassSharding(HeadKind kind, const Layout& layout) {
+  Sharding sharding;
+  if (layout.tensor == 1) return sharding;
+  sharding.split = IsHashed(kind) ? Split::kScattered : layout.vocabulary;
+  sharding.parts = layout.tensor;
+  sharding.part = layout.tensor_rank;
+  return sharding;
+}
+
 }  // namespace
 
 HeadParameters DeclareHead(const ModelConfig& config, HeadKind kind, int64_t touched,
@@ -52,7 +62,7 @@ HeadParameters DeclareHead(const ModelConfig& config, HeadKind kind, int64_t tou
   if (!IsHashed(kind)) {
     head.weight = &parameters->Add({.name = NameIn(kind, "lm_head.weight"),
                                     .shape = {config.vocab_size, d},
-                                    .placement = Placement::kShardedRows,
+                                    .placement = Placement::kVocabularyRows,
                                     .group = OptimizerGroup::kAdamH,
                                     .initializer = Initializer::kNormal,
                                     .scale = scale},
@@ -62,7 +72,7 @@ HeadParameters DeclareHead(const ModelConfig& config, HeadKind kind, int64_t tou
   const int64_t width = config.ngram_head->width;
   head.table = &parameters->Add({.name = NameIn(kind, "table.weight"),
                                  .shape = {ClassesOf(config, kind), width},
-                                 .placement = Placement::kShardedRows,
+                                 .placement = Placement::kTableRows,
                                  .group = OptimizerGroup::kAdam,
                                  .initializer = Initializer::kNormal,
                                  .scale = 1.0 / static_cast<double>(width),
@@ -79,36 +89,54 @@ HeadParameters DeclareHead(const ModelConfig& config, HeadKind kind, int64_t tou
   return head;
 }
 
+BlockRange OwnBlocks(const LossConfig& loss, const HeadOptions& options) {
+  const int64_t size = loss.block_sequences, end = options.first_row + options.own_rows;
+  return {options.first_row / size, (end + size - 1) / size};
+}
+
 int64_t MostClasses(const ModelConfig& model, const LossConfig& loss, HeadKind kind,
-                    const HeadOptions& options) {
-  return IsHashed(kind) ? MostCandidates(model, loss, kind, options) : ClassesOf(model, kind);
+                    const HeadOptions& options, const Layout& layout) {
+  return IsHashed(kind) ? MostCandidates(model, loss, kind, options)
+                        : LargestPart(ClassSharding(kind, layout), ClassesOf(model, kind));
 }
 
 Head::Head(const ModelConfig& model, const LossConfig& loss, const HeadParameters& parameters,
-           const HeadOptions& options, LinearCrossEntropy* cross_entropy, Memory* memory)
+           const HeadOptions& options, const HeadWorkspace& workspace, Memory* memory)
     : model_(model),
       loss_(loss),
       parameters_(parameters),
       options_(options),
-      cross_entropy_(cross_entropy),
+      workspace_(workspace),
       loss_weight_(LossWeightOf(model, parameters.kind)),
       block_positions_(loss.block_sequences * options.length) {
-  const int64_t d = model.hidden_size, positions = options.sequences * options.length;
+  const int64_t d = model.hidden_size, labels = options.sequences * options.length;
+  const int64_t u = workspace.tokens->share();
   const HeadKind kind = parameters.kind;
+  const int64_t classes = ClassesOf(model, kind);
+  const Sharding sharding = ClassSharding(kind, workspace.mesh->layout());
   const auto take = [&](Purpose purpose, const char* what, DType dtype, Shape shape) {
     return memory->Take(purpose, NameIn(kind, what), dtype, shape);
   };
+  if (!hashed()) {
+    most_rows_ = LargestPart(sharding, classes);
+    if (divided()) {
+      places_ = take(Purpose::kBatches, "places", DType::kU32, {options.own_rows * options.length});
+      if (!options.training) {
+        bias_ = take(Purpose::kHead, "bias", DType::kF32, {SizeOfPart(sharding, classes)});
+      }
+    }
+  }
   if (!options.training) return;
   if (parameters.proj != nullptr) {
-    states_ = take(Purpose::kActivations, "states", options.act, {options.pass_tokens, d});
-    d_states_ = take(Purpose::kActivations, "d_states", options.act, {options.pass_tokens, d});
+    states_ = take(Purpose::kActivations, "states", options.act, {u, d});
+    d_states_ = take(Purpose::kActivations, "d_states", options.act, {u, d});
   }
   const int64_t most = MostCandidates(model, loss, kind, options);
   if (most == 0) return;
   OT_CHECK_EQ(options.sequences % loss.block_sequences, 0);
   const int64_t blocks = BlocksOf(loss, options);
   CandidateOptions candidates;
-  candidates.classes = ClassesOf(model, kind);
+  candidates.classes = classes;
   candidates.seed = options.seed;
   candidates.head = NameOf(kind);
   if (hashed()) {
@@ -118,70 +146,94 @@ Head::Head(const ModelConfig& model, const LossConfig& loss, const HeadParameter
     candidates.correction = loss.sampled_softmax->correction;
     candidates.negatives = loss.sampled_softmax->negatives;
   }
-  sets_ = std::make_unique<CandidateSets>(candidates, positions, blocks, most, memory);
-  const int64_t width = hashed() ? model.ngram_head->width : d;
-  gathered_ = take(Purpose::kHead, "gathered", options.act, {most, width});
-  d_gathered_ = take(Purpose::kHead, "d_gathered", DType::kF32, {most, width});
-  memory->NeedScratch(EmbeddingBackwardScratch(most));
+  sets_ = std::make_unique<CandidateSets>(candidates, labels, blocks, most, memory);
+  shares_ = std::make_unique<CandidateShares>(sharding, classes, labels, blocks, most, memory);
+  const int64_t rows = std::min(most, LargestPart(sharding, classes));
+  gathered_ = take(Purpose::kHead, "gathered", options.act, {rows, width()});
+  d_gathered_ = take(Purpose::kHead, "d_gathered", DType::kF32, {rows, width()});
+  memory->NeedScratch(EmbeddingBackwardScratch(rows));
   if (!hashed()) return;
-  narrow_ = take(Purpose::kActivations, "narrow", options.act, {options.pass_tokens, width});
-  d_narrow_ = take(Purpose::kActivations, "d_narrow", options.act, {options.pass_tokens, width});
-  slots_ = take(Purpose::kBatches, "slots", DType::kU32, {blocks, most});
-  slots_builder_ = std::make_unique<RowSlots>(memory->dry() ? 0 : blocks * most);
+  narrow_ = take(Purpose::kActivations, "narrow", options.act, {u, width()});
+  d_narrow_ = take(Purpose::kActivations, "d_narrow", options.act, {u, width()});
+  const int64_t named = OwnBlocks(loss, options).count() * most;
+  slots_ = take(Purpose::kBatches, "slots", DType::kU32, {named});
+  slots_builder_ = std::make_unique<RowSlots>(memory->dry() ? 0 : named);
+  exchange_ = std::make_unique<TableExchange>(parameters.table, workspace.mesh,
+                                              std::min(named, classes), /*training=*/true, memory);
 }
 
-void Head::BeginStep(const Context& context, const StepIds::HeadIds& ids, int64_t step) {
+absl::Status Head::BeginStep(const StepIds::HeadIds& ids, int64_t step) {
   open_block_ = -1;
   sampling_ = false;
-  if (sets_ == nullptr) return;
   const int64_t classes = ClassesOf(model_, kind());
-  int64_t candidates = std::min(classes, block_positions_);
-  if (!hashed()) {
-    candidates = StageCandidates(loss_.sampled_softmax->stages, classes, options_.steps, step);
-    if (candidates >= classes) return;
+  int64_t candidates = classes;
+  if (sets_ != nullptr) {
+    candidates =
+        hashed() ? std::min(classes, block_positions_)
+                 : StageCandidates(loss_.sampled_softmax->stages, classes, options_.steps, step);
+    sampling_ = hashed() || candidates < classes;
   }
-  sampling_ = true;
-  sets_->Build({ids.targets.data<uint32_t>(), static_cast<size_t>(ids.targets.elements())},
-               candidates, step);
-  if (!hashed()) {
-    const std::vector<CandidateSet>& sets = sets_->sets();
-    parameters_.weight->compute_needed =
-        std::any_of(sets.begin(), sets.end(), [](const CandidateSet& set) { return set.overflow; });
-    return;
+  if (!sampling_) {
+    if (divided()) {
+      FillPlaces(parameters_.weight->sharding, classes,
+                 ids.targets.data<uint32_t>() + first_position(), places_);
+    }
+    return absl::OkStatus();
   }
-  // Every block's candidates one after the other; a block of positions as labels cannot overflow.
-  const int64_t blocks = BlocksOf(loss_, options_);
-  std::span<const uint32_t> all(sets_->sets()[0].ids.data<uint32_t>(),
-                                static_cast<size_t>(blocks * candidates));
+  const std::span<const uint32_t> labels(ids.targets.data<uint32_t>(),
+                                         static_cast<size_t>(ids.targets.elements()));
+  sets_->Build(labels, candidates, step);
+  shares_->Build(*sets_, labels);
+  if (hashed()) return NameRows();
+  const std::vector<CandidateSet>& sets = sets_->sets();
+  parameters_.weight->compute_needed =
+      std::any_of(sets.begin(), sets.end(), [](const CandidateSet& set) { return set.overflow; });
+  return absl::OkStatus();
+}
+
+// This rank's candidates of its blocks one after the other; a block of positions as labels cannot
+// overflow.
+absl::Status Head::NameRows() {
+  const BlockRange own = OwnBlocks(loss_, options_);
+  auto* slots = slots_.data<uint32_t>();
+  int64_t end = 0;
+  slots_begin_.assign(1, 0);
+  for (int64_t block = own.first; block < own.end; ++block) {
+    const Tensor& ids = shares_->shares()[static_cast<size_t>(block)].ids;
+    std::copy_n(ids.data<uint32_t>(), ids.elements(), slots + end);
+    end += ids.elements();
+    slots_begin_.push_back(end);
+  }
   TouchedRows& touched = parameters_.table->touched;
-  slots_builder_->Fill(all, &touched, slots_.data<uint32_t>());
-  Fill(context, {touched.used_gradient(), 0});
+  slots_builder_->Fill({slots, static_cast<size_t>(end)}, &touched, slots);
+  return exchange_->Name(touched.used(), slots_.Rows(0, end));
 }
 
-void Head::OpenBlock(const Context& context, const CandidateSet& set, int64_t block) {
+Tensor Head::Slots(int64_t block) const {
+  const auto own = static_cast<size_t>(block - OwnBlocks(loss_, options_).first);
+  return slots_.Rows(slots_begin_[own], slots_begin_[own + 1] - slots_begin_[own]);
+}
+
+void Head::Fetch(const Context& context) {
+  if (exchange_ != nullptr) exchange_->Fetch(context, /*reading=*/nullptr);
+}
+
+void Head::ReturnGradients(const Context& context) {
+  if (exchange_ != nullptr) exchange_->ReturnGradients(context);
+}
+
+void Head::OpenBlock(const Context& context, int64_t block) {
   open_block_ = block;
-  block_gradient_written_ = false;
-  // From the master weights: the same rounding as that of a compute copy.
-  const Parameter& source = hashed() ? *parameters_.table : *parameters_.weight;
-  EmbeddingForward(
-      context, {.ids = set.ids, .table = source.value, .y = gathered_.Rows(0, set.ids.elements())});
-}
-
-void Head::CloseBlock(const Context& context, const CandidateSet& set, int64_t block) {
-  open_block_ = -1;
-  const int64_t count = set.ids.elements();
-  const Tensor gradient = d_gathered_.Rows(0, count);
+  const CandidateShare& share = shares_->shares()[static_cast<size_t>(block)];
+  const int64_t count = share.ids.elements();
+  if (count == 0) return;
+  const Tensor rows = gathered_.Rows(0, count);
   if (hashed()) {
-    const Tensor slots = slots_.Reshape({slots_.elements()}).Rows(block * count, count);
-    EmbeddingBackward(
-        context,
-        {.ids = slots, .dy = gradient, .dtable = parameters_.table->touched.used_gradient()});
+    exchange_->Read(context, share.ids, Slots(block), /*reading=*/nullptr, rows);
     return;
   }
-  Parameter& weight = *parameters_.weight;
-  if (!weight.gradient_written) Fill(context, {weight.gradient, 0});
-  weight.gradient_written = true;
-  EmbeddingBackward(context, {.ids = set.ids, .dy = gradient, .dtable = weight.gradient});
+  // From the master weights: the same rounding as that of a compute copy.
+  EmbeddingForward(context, {.ids = share.rows, .table = parameters_.weight->value, .y = rows});
 }
 
 Tensor Head::Features(const Context& context, const Tensor& hidden) {
@@ -194,14 +246,12 @@ Tensor Head::Features(const Context& context, const Tensor& hidden) {
 
 void Head::FeaturesBackward(const Context& context, const Tensor& hidden, const Tensor& d_hidden) {
   if (parameters_.proj == nullptr) return;
-  // gradient (+)= dy^T x
+  // gradient = dy^T x
   const auto add = [&](const Tensor& dy, const Tensor& x, Parameter* parameter) {
-    Matmul(context, {.a = dy,
-                     .b = x,
-                     .c = parameter->gradient,
-                     .trans_a = true,
-                     .accumulate = parameter->gradient_written});
-    parameter->gradient_written = true;
+    const GradientSum::Leaf leaf = workspace_.gradients->Begin(*parameter);
+    Matmul(context,
+           {.a = dy, .b = x, .c = leaf.tensor, .trans_a = true, .accumulate = leaf.accumulate});
+    workspace_.gradients->Finish(context, *parameter);
   };
   if (hashed()) {
     add(states_, d_narrow_, parameters_.out);
@@ -213,59 +263,79 @@ void Head::FeaturesBackward(const Context& context, const Tensor& hidden, const 
          {.a = d_states_, .b = parameters_.proj->compute, .c = d_hidden, .accumulate = true});
 }
 
-// Where the classes of a block come from, and where their gradient goes.
-void Head::CompleteArgs(int64_t block, LinearCrossEntropyArgs* args) {
-  if (sampling_) {
-    const CandidateSet& set = sets_->sets()[static_cast<size_t>(block)];
-    if (!set.overflow) {
-      const int64_t count = set.ids.elements();
-      args->weight = gathered_.Rows(0, count);
-      args->bias = set.bias;
-      args->d_weight = d_gathered_.Rows(0, count);
-      args->accumulate_d_weight = block_gradient_written_;
-      block_gradient_written_ = true;
-      return;
-    }
+void Head::AppendBackwardOrder(std::vector<Parameter*>* order) const {
+  // A tied weight is complete when the input embedding is.
+  if (!hashed() && !parameters_.weight->spec.used_twice) order->push_back(parameters_.weight);
+  if (hashed()) order->push_back(parameters_.out);
+  if (parameters_.proj != nullptr) order->push_back(parameters_.proj);
+}
+
+LossSums Head::RunShare(const Context& context, int64_t block, LinearCrossEntropyArgs* args) {
+  const CandidateShare& share = shares_->shares()[static_cast<size_t>(block)];
+  const int64_t count = share.ids.elements();
+  if (open_block_ != block) OpenBlock(context, block);
+  args->weight = gathered_.Rows(0, count);
+  args->bias = share.bias;
+  args->d_weight = d_gathered_.Rows(0, count);
+  const LossSums sums = workspace_.cross_entropy->Run(context, *args, share.most);
+  Parameter& parameter = hashed() ? *parameters_.table : *parameters_.weight;
+  const Tensor gradient = workspace_.gradients->BeginRows(context, parameter);
+  if (count > 0) {
+    EmbeddingBackward(
+        context,
+        {.ids = hashed() ? Slots(block) : share.rows, .dy = args->d_weight, .dtable = gradient});
   }
+  return sums;
+}
+
+LossSums Head::RunAll(const Context& context, LinearCrossEntropyArgs* args) {
   OT_CHECK(!hashed()) << "a block has at least as many candidates as positions";
+  const GradientSum::Leaf leaf = workspace_.gradients->Begin(*parameters_.weight);
   args->weight = parameters_.weight->compute;
-  args->d_weight = parameters_.weight->gradient;
-  args->accumulate_d_weight = parameters_.weight->gradient_written;
-  parameters_.weight->gradient_written = true;
+  args->d_weight = leaf.tensor;
+  args->accumulate_d_weight = leaf.accumulate;
+  return workspace_.cross_entropy->Run(context, *args, most_rows_);
 }
 
 LossSums Head::Run(const Context& context, const StepIds::HeadIds& ids, int64_t first,
                    const Tensor& hidden, const Tensor& d_hidden) {
+  const int64_t tokens = workspace_.tokens->tokens();
   const Tensor features = Features(context, hidden);
   const Tensor d_features = parameters_.proj == nullptr ? d_hidden
                             : hashed()                  ? d_narrow_
                                                         : d_states_;
-  const int64_t end = first + hidden.dim(0);
+  const auto whole_of = [&](const Tensor& storage, const Tensor& share) {
+    return divided() ? storage.Rows(0, tokens * width()).Reshape({tokens, width()}) : share;
+  };
+  const Tensor whole = whole_of(workspace_.whole, features);
+  const Tensor d_whole = whole_of(workspace_.d_whole, d_features);
+  workspace_.tokens->Gather(context, features, whole);
+  const int64_t end = first + tokens;
   LossSums sums;
   for (int64_t begin = first; begin < end;) {
     // Without sampling the micro-batch is one range.
     const int64_t block = begin / block_positions_;
     const int64_t block_end = (block + 1) * block_positions_;
     const int64_t count = (sampling_ ? std::min(end, block_end) : end) - begin;
-    const CandidateSet* set = sampling_ ? &sets_->sets()[static_cast<size_t>(block)] : nullptr;
-    if (set != nullptr && set->overflow) set = nullptr;
-    if (set != nullptr && open_block_ != block) OpenBlock(context, *set, block);
     LinearCrossEntropyArgs args;
-    args.hidden = features.Rows(begin - first, count);
-    args.targets = (sampling_ ? sets_->ranks() : ids.targets).Rows(begin, count);
+    args.hidden = whole.Rows(begin - first, count);
+    args.targets = sampling_   ? shares_->targets().Rows(begin, count)
+                   : divided() ? places_.Rows(begin - first_position(), count)
+                               : ids.targets.Rows(begin, count);
     args.loss_weight = ids.loss_weight.Rows(begin, count);
     args.gradient_weight = ids.gradient_weight.Rows(begin, count);
-    args.d_hidden = d_features.Rows(begin - first, count);
+    args.d_hidden = d_whole.Rows(begin - first, count);
     if (kind() == HeadKind::kMain) args.z_loss = loss_.z_loss;
     if (!hashed()) args.focal_gamma = loss_.focal_gamma;
-    CompleteArgs(block, &args);
-    const LossSums part = cross_entropy_->Run(context, args);
+    const bool all = !sampling_ || sets_->sets()[static_cast<size_t>(block)].overflow;
+    const LossSums part = all ? RunAll(context, &args) : RunShare(context, block, &args);
     sums.loss += part.loss;
     sums.lse_squared += part.lse_squared;
     sums.weight += part.weight;
     begin += count;
-    if (set != nullptr && begin == block_end) CloseBlock(context, *set, block);
   }
+  workspace_.gradients->Finish(context, hashed() ? *parameters_.table : *parameters_.weight);
+  workspace_.tokens->SumShares(context, d_whole, d_features);
   FeaturesBackward(context, hidden, d_hidden);
   return sums;
 }
@@ -273,13 +343,28 @@ LossSums Head::Run(const Context& context, const StepIds::HeadIds& ids, int64_t 
 LossSums Head::Evaluate(const Context& context, const StepIds::HeadIds& ids, const Tensor& hidden,
                         const Tensor& bias) {
   OT_CHECK(kind() == HeadKind::kMain);
+  const Parameter& weight = *parameters_.weight;
   LinearCrossEntropyArgs args;
   args.hidden = hidden;
-  args.weight = parameters_.weight->compute;
+  args.weight = weight.compute;
   args.bias = bias;
   args.targets = ids.targets;
   args.loss_weight = ids.loss_weight;
-  return cross_entropy_->Run(context, args);
+  if (divided()) {
+    const int64_t classes = ClassesOf(model_, kind());
+    args.hidden = workspace_.whole.Reshape({workspace_.tokens->tokens(), width()});
+    workspace_.tokens->Gather(context, hidden, args.hidden);
+    FillPlaces(weight.sharding, classes, ids.targets.data<uint32_t>(), places_);
+    args.targets = places_;
+    if (bias.defined()) {
+      auto* own = bias_.data<float>();
+      for (int64_t i = 0; i < bias_.elements(); ++i) {
+        own[i] = bias.data<float>()[GlobalOf(weight.sharding, classes, i)];
+      }
+      args.bias = bias_;
+    }
+  }
+  return workspace_.cross_entropy->Run(context, args, most_rows_);
 }
 
 }  // namespace overtok

@@ -2,21 +2,28 @@
 // Next-token and second-token heads score rows of a [V, d] matrix; hashed n-gram heads score
 // classes u_c = W_out table[c] as (W_out^T state) . table[c], which takes w and not d operations a
 // class. Blocks of windows that sample share one candidate set, whose rows are gathered once. No
-// [tokens, classes] and no vector u_c is ever made. docs/methods/.
+// [tokens, classes] and no vector u_c is ever made. In a tensor group every rank scores all tokens
+// against its share of the classes. docs/methods/, docs/parallel.md.
 #pragma once
 
 #include <cstdint>
 #include <memory>
 #include <string>
 
+#include "core/comm/mesh.h"
 #include "core/context.h"
+#include "core/gradient_sum.h"
 #include "core/memory.h"
 #include "core/parameter.h"
+#include "core/status.h"
+#include "losses/candidate_shard.h"
 #include "losses/candidates.h"
 #include "losses/config.h"
 #include "losses/linear_cross_entropy.h"
 #include "model/config.h"
 #include "model/step_ids.h"
+#include "model/table_exchange.h"
+#include "model/token_shards.h"
 #include "model/touched_rows.h"
 
 namespace overtok {
@@ -31,41 +38,65 @@ struct HeadParameters {
 };
 
 // Declares all but the main head's parameters (head2.*, gram2.*, gram3.*). `touched`: candidates of
-// all blocks of a step; 0 where nothing is trained.
+// all blocks that this rank has windows of; 0 where nothing is trained.
 HeadParameters DeclareHead(const ModelConfig& config, HeadKind kind, int64_t touched,
                            ParameterSet* parameters);
 
 struct HeadOptions {
-  int64_t sequences = 0, length = 0;  // of a step
-  int64_t pass_tokens = 0;            // T of a micro-batch
-  int64_t steps = 0;                  // of the run
+  int64_t sequences = 0, length = 0;    // of a step
+  int64_t first_row = 0, own_rows = 0;  // this rank's windows
+  int64_t pass_tokens = 0;              // T of a micro-batch
+  int64_t steps = 0;                    // of the run
   uint64_t seed = 0;
   DType act = DType::kF32;
   bool training = true;
 };
 
-// Most classes that a call of the cross-entropy may see.
+// Blocks of windows that this rank has windows of: [first, end).
+struct BlockRange {
+  int64_t first = 0, end = 0;
+  int64_t count() const { return end - first; }
+};
+BlockRange OwnBlocks(const LossConfig& loss, const HeadOptions& options);
+
+// What heads share: none of it outlives a call of Run.
+struct HeadWorkspace {
+  LinearCrossEntropy* cross_entropy = nullptr;  // for T tokens and the MostClasses of all heads
+  const TokenShards* tokens = nullptr;
+  GradientSum* gradients = nullptr;  // null where nothing is trained
+  const Mesh* mesh = nullptr;
+  Tensor whole, d_whole;  // [T d] act of several ranks in a tensor group
+};
+
+// Most classes that a call of the cross-entropy may see on any rank.
 int64_t MostClasses(const ModelConfig& model, const LossConfig& loss, HeadKind kind,
-                    const HeadOptions& options);
+                    const HeadOptions& options, const Layout& layout);
 
 class Head {
  public:
-  // `cross_entropy`: shared by all heads, for T tokens and the MostClasses of all of them.
   Head(const ModelConfig& model, const LossConfig& loss, const HeadParameters& parameters,
-       const HeadOptions& options, LinearCrossEntropy* cross_entropy, Memory* memory);
+       const HeadOptions& options, const HeadWorkspace& workspace, Memory* memory);
 
-  // Candidate sets of this step, and the rows of the table that it touches.
-  void BeginStep(const Context& context, const StepIds::HeadIds& ids, int64_t step);
+  // Collective. Candidate sets of this step, and the rows of the table that this rank reads.
+  absl::Status BeginStep(const StepIds::HeadIds& ids, int64_t step);
+  // Collective, once those rows are up to date.
+  void Fetch(const Context& context);
 
-  // Loss and gradients at positions [first, first + T) of the step. hidden: [T, d] act; d_hidden:
-  // [T, d] act, written by the main head, added to by the others.
+  // Loss and gradients at positions [first, first + T) of the step. hidden: [U, d] act, this rank's
+  // share; d_hidden: [U, d] act, written by the main head, added to by the others. The sums are of
+  // all T positions.
   LossSums Run(const Context& context, const StepIds::HeadIds& ids, int64_t first,
                const Tensor& hidden, const Tensor& d_hidden);
+  // Collective, after the last micro-batch: gradients of a table's rows to their owners.
+  void ReturnGradients(const Context& context);
 
   // Main head, full softmax, no gradients: losses per token are in the cross-entropy's
   // token_losses(). bias: [V] f32 added to the logits, or undefined.
   LossSums Evaluate(const Context& context, const StepIds::HeadIds& ids, const Tensor& hidden,
                     const Tensor& bias);
+
+  // Dense parameters in the order in which Run completes their gradients.
+  void AppendBackwardOrder(std::vector<Parameter*>* order) const;
 
   HeadKind kind() const { return parameters_.kind; }
   double loss_weight() const { return loss_weight_; }
@@ -74,33 +105,44 @@ class Head {
 
  private:
   bool hashed() const { return parameters_.table != nullptr; }
-  // The rows of a block's candidates are gathered when its first position comes, and their gradient
-  // is handed on after its last.
-  void OpenBlock(const Context& context, const CandidateSet& set, int64_t block);
-  void CloseBlock(const Context& context, const CandidateSet& set, int64_t block);
-  void CompleteArgs(int64_t block, LinearCrossEntropyArgs* args);
-  // What is scored, [T, e] act with e = d, or w for hashed heads; and from its gradient to the
+  bool divided() const { return workspace_.tokens->divided(); }
+  int64_t first_position() const { return options_.first_row * options_.length; }
+  absl::Status NameRows();
+  // Positions [begin, begin + args.hidden.dim(0)) of one block that samples, or any range against
+  // all classes.
+  LossSums RunShare(const Context& context, int64_t block, LinearCrossEntropyArgs* args);
+  LossSums RunAll(const Context& context, LinearCrossEntropyArgs* args);
+  // Brings the rows of a block's candidates together, when its first position comes.
+  void OpenBlock(const Context& context, int64_t block);
+  Tensor Slots(int64_t block) const;  // of a block's candidates, into the touched rows
+  // What is scored, [U, e] act with e = d, or w for hashed heads; and from its gradient to the
   // parameters' and d_hidden.
   Tensor Features(const Context& context, const Tensor& hidden);
   void FeaturesBackward(const Context& context, const Tensor& hidden, const Tensor& d_hidden);
+  int64_t width() const { return hashed() ? model_.ngram_head->width : model_.hidden_size; }
 
   ModelConfig model_;
   LossConfig loss_;
   HeadParameters parameters_;
   HeadOptions options_;
-  LinearCrossEntropy* cross_entropy_;
+  HeadWorkspace workspace_;
   double loss_weight_;
   int64_t block_positions_;
+  int64_t most_rows_ = 0;  // of the weight on any rank
   std::unique_ptr<CandidateSets> sets_;
+  std::unique_ptr<CandidateShares> shares_;
   bool sampling_ = false;
   int64_t open_block_ = -1;
-  bool block_gradient_written_ = false;
 
-  Tensor states_, d_states_;      // [T, d] act: W_2 h, of all but the main head
-  Tensor narrow_, d_narrow_;      // [T, w] act: W_out^T W_2 h, of hashed heads
+  Tensor states_, d_states_;      // [U, d] act: W_2 h, of all but the main head
+  Tensor narrow_, d_narrow_;      // [U, w] act: W_out^T W_2 h, of hashed heads
   Tensor gathered_, d_gathered_;  // [P, e] act, f32: candidates' rows of the open block
+  Tensor places_;                 // [own T] u32, of several ranks: targets in this rank's classes
+  Tensor bias_;                   // [V] f32 of this rank's classes, in evaluation
   std::unique_ptr<RowSlots> slots_builder_;
-  Tensor slots_;  // [blocks P] u32 into the touched rows
+  std::unique_ptr<TableExchange> exchange_;
+  Tensor slots_;                      // [own blocks P] u32 into the touched rows
+  std::vector<int64_t> slots_begin_;  // of each own block, and the end
 };
 
 }  // namespace overtok

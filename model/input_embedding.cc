@@ -5,7 +5,6 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "core/ops/elementwise.h"
 #include "core/ops/embedding.h"
 #include "core/ops/matmul.h"
 #include "core/ops/table.h"
@@ -22,7 +21,7 @@ std::vector<NgramParameters> DeclareNgramEmbedding(const ModelConfig& config, in
     NgramParameters& pair = declared.emplace_back();
     pair.table = &parameters->Add({.name = absl::StrCat("ngram.", t, ".table.weight"),
                                    .shape = {static_cast<int64_t>(tables[t].modulus), width},
-                                   .placement = Placement::kShardedRows,
+                                   .placement = Placement::kTableRows,
                                    .group = OptimizerGroup::kAdam,
                                    .initializer = Initializer::kNormal,
                                    .scale = 1.0 / static_cast<double>(width),
@@ -42,55 +41,81 @@ std::vector<NgramParameters> DeclareNgramEmbedding(const ModelConfig& config, in
 }
 
 InputEmbedding::InputEmbedding(const ModelConfig& config, Parameter* embedding,
-                               std::vector<NgramParameters> tables, int64_t positions,
-                               int64_t pass_tokens, DType act, bool training, Memory* memory)
-    : embedding_(embedding), tables_(std::move(tables)) {
-  if (training) memory->NeedScratch(EmbeddingBackwardScratch(pass_tokens));
+                               std::vector<NgramParameters> tables, int64_t own_rows,
+                               const PassShape& pass, DType act, const Mesh* mesh,
+                               const TokenShards* tokens, GradientSum* gradients, Memory* memory)
+    : embedding_(embedding), tables_(std::move(tables)), tokens_(tokens), gradients_(gradients) {
+  const int64_t t = pass.tokens(), u = tokens->share();
+  if (training()) memory->NeedScratch(EmbeddingBackwardScratch(t));
+  if (tokens->divided()) {
+    whole_ = memory->Take(Purpose::kActivations, "embedding.whole", act, {t, config.hidden_size});
+  }
   if (tables_.empty()) return;
   scale_ = 1.0 / static_cast<double>(1 + tables_.size());
-  table_scale_ = training ? scale_ / (1.0 - config.ngram_embedding->row_dropout) : scale_;
-  const int64_t width = config.ngram_embedding->width;
-  for (size_t t = 0; t < tables_.size(); ++t) {
-    gathered_.push_back(memory->Take(Purpose::kActivations, absl::StrCat("ngram.", t, ".gathered"),
-                                     act, {pass_tokens, width}));
-    if (!training) continue;
-    slots_.push_back(memory->Take(Purpose::kBatches, absl::StrCat("ngram.", t, ".slots"),
-                                  DType::kU32, {positions}));
+  table_scale_ = training() ? scale_ / (1.0 - config.ngram_embedding->row_dropout) : scale_;
+  const int64_t width = config.ngram_embedding->width, own = ShareOf(own_rows * pass.length);
+  const bool slots = training() || mesh->layout().world() > 1;
+  for (size_t i = 0; i < tables_.size(); ++i) {
+    const auto take = [&](Purpose purpose, const char* what, DType dtype, Shape shape) {
+      return memory->Take(purpose, absl::StrCat("ngram.", i, ".", what), dtype, shape);
+    };
+    Parameter& table = *tables_[i].table;
+    Source& source = sources_.emplace_back();
+    source.gathered = take(Purpose::kActivations, "gathered", act, {u, width});
+    if (tokens->divided()) source.rows = take(Purpose::kBatches, "rows", DType::kU32, {own});
+    if (slots) source.slots = take(Purpose::kBatches, "slots", DType::kU32, {own});
+    const int64_t asked = std::min(own, table.spec.shape[0]);
+    if (slots && !training()) {
+      source.named.rows = take(Purpose::kBatches, "named", DType::kU32, {asked});
+    }
+    source.exchange = std::make_unique<TableExchange>(&table, mesh, asked, training(), memory);
   }
-  if (!training) return;
-  d_gathered_ = memory->Take(Purpose::kActivations, "ngram.d_gathered", act, {pass_tokens, width});
-  slots_builder_.emplace_back(memory->dry() ? 0 : positions);
+  if (slots) slots_builder_.emplace_back(memory->dry() ? 0 : own);
+  if (training()) {
+    d_gathered_ = memory->Take(Purpose::kActivations, "ngram.d_gathered", act, {u, width});
+  }
 }
 
-void InputEmbedding::BeginStep(const Context& context, const StepIds& ids) {
-  for (size_t t = 0; t < tables_.size(); ++t) {
-    const Tensor& rows = ids.rows(t);
-    TouchedRows& touched = tables_[t].table->touched;
-    slots_builder_[0].Fill({rows.data<uint32_t>(), static_cast<size_t>(rows.elements())}, &touched,
-                           slots_[t].data<uint32_t>());
-    if (touched.count > 0) Fill(context, {touched.used_gradient(), 0});
+absl::Status InputEmbedding::Name(const StepIds& ids) {
+  for (size_t i = 0; i < tables_.size(); ++i) {
+    Source& source = sources_[i];
+    if (!tokens_->divided()) {
+      source.rows = ids.rows(i);
+    } else {
+      const int64_t share = tokens_->share();
+      for (int64_t to = 0; to < source.rows.elements(); to += share) {
+        const int64_t from = to * tokens_->ranks() + tokens_->first();
+        std::copy_n(ids.rows(i).data<uint32_t>() + from, share, source.rows.data<uint32_t>() + to);
+      }
+    }
+    if (slots_builder_.empty()) continue;
+    TouchedRows& named = training() ? tables_[i].table->touched : source.named;
+    slots_builder_[0].Fill(
+        {source.rows.data<uint32_t>(), static_cast<size_t>(source.rows.elements())}, &named,
+        source.slots.data<uint32_t>());
+    OT_RETURN_IF_ERROR(source.exchange->Name(named.used(), source.slots));
   }
+  return absl::OkStatus();
+}
+
+void InputEmbedding::Fetch(const Context& context, const TableReading* reading) {
+  for (Source& source : sources_) source.exchange->Fetch(context, reading);
 }
 
 void InputEmbedding::Forward(const Context& context, const StepIds& ids, int64_t first,
                              const TableReading* reading, const Tensor& x) {
-  const int64_t tokens = x.dim(0);
-  EmbeddingForward(context, {.ids = ids.tokens().Rows(first, tokens),
+  const Tensor whole = tokens_->divided() ? whole_ : x;
+  EmbeddingForward(context, {.ids = ids.places().Rows(first, tokens_->tokens()),
                              .table = embedding_->value,
-                             .y = x,
+                             .y = whole,
                              .scale = scale_});
+  tokens_->SumShares(context, whole, x);
   for (size_t t = 0; t < tables_.size(); ++t) {
-    const Tensor rows = ids.rows(t).Rows(first, tokens);
-    if (reading == nullptr) {
-      EmbeddingForward(context, {.ids = rows, .table = tables_[t].table->value, .y = gathered_[t]});
-    } else {
-      TableLookup(context, {.state = tables_[t].table->table,
-                            .rule = reading->rule,
-                            .replay = reading->replay,
-                            .ids = rows,
-                            .y = gathered_[t]});
-    }
-    Matmul(context, {.a = gathered_[t],
+    const Source& source = sources_[t];
+    const int64_t from = ShareOf(first), count = tokens_->share();
+    const Tensor slots = source.slots.defined() ? source.slots.Rows(from, count) : Tensor();
+    source.exchange->Read(context, source.rows.Rows(from, count), slots, reading, source.gathered);
+    Matmul(context, {.a = source.gathered,
                      .b = tables_[t].proj->compute,
                      .c = x,
                      .trans_b = true,
@@ -101,33 +126,38 @@ void InputEmbedding::Forward(const Context& context, const StepIds& ids, int64_t
 
 void InputEmbedding::Backward(const Context& context, const StepIds& ids, int64_t first,
                               const Tensor& dx) {
-  const int64_t tokens = dx.dim(0);
-  // A tied head has written its part already; rows that no token names must start from zero
-  // otherwise.
-  if (!embedding_->gradient_written) Fill(context, {embedding_->gradient, 0});
-  embedding_->gradient_written = true;
-  EmbeddingBackward(context, {.ids = ids.tokens().Rows(first, tokens),
-                              .dy = dx,
-                              .dtable = embedding_->gradient,
+  // Of one rank dx itself.
+  const Tensor whole = tokens_->divided() ? whole_ : dx;
+  tokens_->Gather(context, dx, whole);
+  EmbeddingBackward(context, {.ids = ids.places().Rows(first, tokens_->tokens()),
+                              .dy = whole,
+                              .dtable = gradients_->BeginRows(context, *embedding_),
                               .scale = scale_});
+  gradients_->Finish(context, *embedding_);
+  const auto alpha = static_cast<float>(table_scale_);
   for (size_t t = 0; t < tables_.size(); ++t) {
+    const Source& source = sources_[t];
     Parameter& proj = *tables_[t].proj;
+    const GradientSum::Leaf leaf = gradients_->Begin(proj);
     Matmul(context, {.a = dx,
-                     .b = gathered_[t],
-                     .c = proj.gradient,
+                     .b = source.gathered,
+                     .c = leaf.tensor,
                      .trans_a = true,
-                     .accumulate = proj.gradient_written,
-                     .alpha = static_cast<float>(table_scale_)});
-    proj.gradient_written = true;
-    const TouchedRows& touched = tables_[t].table->touched;
-    if (touched.count == 0) continue;  // dropout struck everywhere
-    Matmul(
-        context,
-        {.a = dx, .b = proj.compute, .c = d_gathered_, .alpha = static_cast<float>(table_scale_)});
-    EmbeddingBackward(context, {.ids = slots_[t].Rows(first, tokens),
+                     .accumulate = leaf.accumulate,
+                     .alpha = alpha});
+    gradients_->Finish(context, proj);
+    Parameter& table = *tables_[t].table;
+    if (table.touched.count == 0) continue;  // dropout struck everywhere
+    Matmul(context, {.a = dx, .b = proj.compute, .c = d_gathered_, .alpha = alpha});
+    EmbeddingBackward(context, {.ids = source.slots.Rows(ShareOf(first), tokens_->share()),
                                 .dy = d_gathered_,
-                                .dtable = touched.used_gradient()});
+                                .dtable = gradients_->BeginRows(context, table)});
+    gradients_->Finish(context, table);
   }
+}
+
+void InputEmbedding::ReturnGradients(const Context& context) {
+  for (Source& source : sources_) source.exchange->ReturnGradients(context);
 }
 
 }  // namespace overtok

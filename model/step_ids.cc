@@ -17,18 +17,28 @@ uint64_t KeyOf(absl::string_view stream, uint64_t seed) {
 
 }  // namespace
 
+void FillPlaces(const Sharding& sharding, int64_t classes, const uint32_t* ids,
+                const Tensor& places) {
+  auto* out = places.data<uint32_t>();
+  for (int64_t i = 0; i < places.elements(); ++i) {
+    const int64_t place = PlaceOf(sharding, classes, ids[i]);
+    out[i] = place < 0 ? kNoRow : static_cast<uint32_t>(place);
+  }
+}
+
 StepIds::StepIds(const ModelConfig& model, const StepIdsOptions& options, Memory* memory)
     : model_(model), options_(options) {
-  const int64_t sequences = options.sequences, length = options.length, n = sequences * length;
+  const int64_t n = options.sequences * options.length, own = options.own_rows * options.length;
+  OT_CHECK_LE(options.first_row + options.own_rows, options.sequences);
   const auto take = [&](const std::string& name, DType dtype, Shape shape) {
     return memory->Take(Purpose::kBatches, name, dtype, shape);
   };
-  tokens_ = take("batch.tokens", DType::kU32, {n});
-  segments_ = take("batch.segments", DType::kI32, {sequences, length});
+  places_ = take("batch.tokens", DType::kU32, {own});
+  segments_ = take("batch.segments", DType::kI32, {options.own_rows, options.length});
   if (model.ngram_embedding.has_value()) {
     tables_ = InputTables(*model.ngram_embedding, model.vocab_size);
     for (size_t t = 0; t < tables_.size(); ++t) {
-      rows_.push_back(take(absl::StrCat("batch.ngram.", t), DType::kU32, {n}));
+      rows_.push_back(take(absl::StrCat("batch.ngram.", t), DType::kU32, {own}));
     }
   }
   for (const HeadKind kind : HeadsOf(model)) {
@@ -46,8 +56,13 @@ StepIds::StepIds(const ModelConfig& model, const StepIdsOptions& options, Memory
 
 void StepIds::Fill(const BatchView& batch, bool scramble) {
   OT_CHECK(batch.sequences == options_.sequences && batch.length == options_.length);
-  std::copy_n(batch.tokens, batch.positions(), tokens_.data<uint32_t>());
-  std::copy_n(batch.segments, batch.positions(), segments_.data<int32_t>());
+  BatchView own = batch;
+  own.sequences = options_.own_rows;
+  own.tokens += first_position();
+  own.segments += first_position();
+  own.loss_weight += first_position();
+  FillPlaces(options_.vocabulary, model_.vocab_size, own.tokens, places_);
+  std::copy_n(own.segments, own.positions(), segments_.data<int32_t>());
   for (size_t t = 0; t < tables_.size(); ++t) {
     NgramHash hash;
     hash.scramble = scramble;
@@ -55,9 +70,9 @@ void StepIds::Fill(const BatchView& batch, bool scramble) {
       hash.pass = batch.pass;
       hash.key = KeyOf(absl::StrCat("ngram.", t, ".hash"), options_.seed);
     }
-    FillInputRows(tables_[t], static_cast<uint64_t>(model_.vocab_size), hash, batch,
+    FillInputRows(tables_[t], static_cast<uint64_t>(model_.vocab_size), hash, own,
                   rows_[t].data<uint32_t>());
-    if (options_.training && model_.ngram_embedding->row_dropout > 0) DropRows(batch, t);
+    if (options_.training && model_.ngram_embedding->row_dropout > 0) DropRows(batch.step, t);
   }
   for (HeadIds& head : heads_) {
     FillTargets(model_, head.kind, batch, head.targets.data<uint32_t>());
@@ -66,12 +81,13 @@ void StepIds::Fill(const BatchView& batch, bool scramble) {
 }
 
 // A pure function of (seed, table, step, position in the batch).
-void StepIds::DropRows(const BatchView& batch, size_t table) {
+void StepIds::DropRows(int64_t step, size_t table) {
   const uint64_t key = KeyOf(absl::StrCat("ngram.", table, ".dropout"), options_.seed);
   const double p = model_.ngram_embedding->row_dropout;
   auto* rows = rows_[table].data<uint32_t>();
-  for (int64_t i = 0; i < batch.positions(); ++i) {
-    const auto words = Philox(key, static_cast<uint64_t>(i), static_cast<uint64_t>(batch.step));
+  for (int64_t i = 0; i < rows_[table].elements(); ++i) {
+    const auto words =
+        Philox(key, static_cast<uint64_t>(first_position() + i), static_cast<uint64_t>(step));
     if (UniformOpen(words[0], words[1]) < p) rows[i] = kNoRow;
   }
 }

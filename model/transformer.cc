@@ -19,16 +19,18 @@ double Now() {
 
 Transformer::Transformer(const ModelConfig& config, const LossConfig& loss,
                          const TransformerOptions& options, ParameterSet* parameters,
-                         Memory* memory)
-    : config_(config), loss_(loss), options_(options) {
+                         const Mesh* mesh, Memory* memory)
+    : config_(config), loss_(loss), options_(options), mesh_(mesh) {
   const int64_t d = config.hidden_size;
+  DivideRows();
   // The lookup table starts at Z / d; when tied, products read it too.
   embedding_ = &parameters->Add({.name = "embed.weight",
                                  .shape = {config.vocab_size, d},
-                                 .placement = Placement::kShardedRows,
+                                 .placement = Placement::kVocabularyRows,
                                  .group = OptimizerGroup::kAdam,
                                  .initializer = Initializer::kNormal,
-                                 .scale = 1.0 / static_cast<double>(d)},
+                                 .scale = 1.0 / static_cast<double>(d),
+                                 .used_twice = config.tie_word_embeddings},
                                 /*matrix_product=*/config.tie_word_embeddings);
   for (int64_t i = 0; i < config.num_hidden_layers; ++i) {
     block_parameters_.push_back(DeclareBlock(config, i, parameters));
@@ -45,19 +47,26 @@ Transformer::Transformer(const ModelConfig& config, const LossConfig& loss,
   if (!config.tie_word_embeddings) {
     main.weight = &parameters->Add({.name = "lm_head.weight",
                                     .shape = {config.vocab_size, d},
-                                    .placement = Placement::kShardedRows,
+                                    .placement = Placement::kVocabularyRows,
                                     .group = OptimizerGroup::kAdamH,
                                     .initializer = Initializer::kNormal,
                                     .scale = 1.0 / std::sqrt(static_cast<double>(d))},
                                    /*matrix_product=*/true);
   }
   head_parameters_.push_back(main);
-  const int64_t positions = options.batch_sequences * options.pass.length;
-  const int64_t touched = options.training ? positions : 0;
-  ngram_parameters_ = DeclareNgramEmbedding(config, touched, parameters);
+  const int64_t length = options.pass.length;
+  const int64_t read = options.training ? own_rows_ * length / mesh->layout().tensor : 0;
+  ngram_parameters_ = DeclareNgramEmbedding(config, read, parameters);
+  const int64_t scored =
+      options.training ? OwnBlocks(loss, OptionsOfHeads()).count() * loss.block_sequences * length
+                       : 0;
   for (const HeadKind kind : HeadsOf(config)) {
     if (kind == HeadKind::kMain) continue;
-    head_parameters_.push_back(DeclareHead(config, kind, touched, parameters));
+    head_parameters_.push_back(DeclareHead(config, kind, scored, parameters));
+  }
+  if (options.training) {
+    gradients_ =
+        std::make_unique<GradientSum>(parameters, micro_batches(), options.gradient_order, memory);
   }
   TakeBuffers(memory);
 }
@@ -67,6 +76,7 @@ Transformer::Transformer(const Transformer& trained, const TransformerOptions& o
     : config_(trained.config_),
       loss_(trained.loss_),
       options_(options),
+      mesh_(trained.mesh_),
       embedding_(trained.embedding_),
       block_parameters_(trained.block_parameters_),
       final_norm_(trained.final_norm_),
@@ -74,16 +84,47 @@ Transformer::Transformer(const Transformer& trained, const TransformerOptions& o
       head_parameters_(trained.head_parameters_) {
   OT_CHECK(options.act == trained.options_.act)
       << "a second instance reads the same compute copies";
+  OT_CHECK(!options.training);
+  DivideRows();
   TakeBuffers(memory);
+}
+
+void Transformer::DivideRows() {
+  own_rows_ = options_.batch_sequences;
+  if (!options_.training) return;
+  const Layout& layout = mesh_->layout();
+  OT_CHECK_EQ(options_.batch_sequences % layout.data, 0);
+  own_rows_ /= layout.data;
+  OT_CHECK_EQ(own_rows_ % options_.pass.batch, 0);
+  first_row_ = own_rows_ * layout.data_rank;
+}
+
+HeadOptions Transformer::OptionsOfHeads() const {
+  HeadOptions head;
+  head.sequences = options_.batch_sequences;
+  head.length = options_.pass.length;
+  head.first_row = first_row_;
+  head.own_rows = own_rows_;
+  head.pass_tokens = options_.pass.tokens();
+  head.steps = options_.steps;
+  head.seed = options_.seed;
+  head.act = options_.act;
+  head.training = options_.training;
+  return head;
 }
 
 void Transformer::TakeBuffers(Memory* memory) {
   const PassShape& pass = options_.pass;
-  const int64_t t = pass.tokens();
+  const BlockShape shape = BlockShape::Of(config_, pass, mesh_->layout());
+  const int64_t t = pass.tokens(), u = shape.share;
   const int64_t d = config_.hidden_size;
   const DType act = options_.act;
-  for (const BlockParameters& parameters : block_parameters_)
-    blocks_.emplace_back(config_, parameters);
+  int64_t width = d;
+  if (config_.ngram_head.has_value()) width = std::max(width, config_.ngram_head->width);
+  tokens_ = std::make_unique<TokenShards>(&mesh_->tensor(), t, width, act, memory);
+  for (const BlockParameters& parameters : block_parameters_) {
+    blocks_.emplace_back(config_, parameters, tokens_.get(), gradients_.get());
+  }
 
   const int64_t half = config_.head_dim / 2;
   rope_.cos = memory->Take(Purpose::kActivations, "rope.cos", DType::kF32, {pass.length, half});
@@ -94,48 +135,62 @@ void Transformer::TakeBuffers(Memory* memory) {
   const int64_t layers = config_.num_hidden_layers;
   const int64_t streams = options_.training ? layers + 1 : std::min<int64_t>(layers + 1, 2);
   for (int64_t i = 0; i < streams; ++i) {
-    stream_.push_back(memory->Take(Purpose::kActivations, absl::StrCat("stream.", i), act, {t, d}));
+    stream_.push_back(memory->Take(Purpose::kActivations, absl::StrCat("stream.", i), act, {u, d}));
   }
   const int64_t sets =
       options_.training && !options_.recompute ? layers : std::min<int64_t>(layers, 1);
   for (int64_t i = 0; i < sets; ++i)
-    activations_.push_back(TakeBlockActivations(config_, pass, act, memory));
-  workspace_ = TakeBlockWorkspace(config_, pass, act, options_.training, memory);
-  hidden_ = memory->Take(Purpose::kActivations, "hidden", act, {t, d});
-  final_rstd_ = memory->Take(Purpose::kActivations, "final_rstd", DType::kF32, {t});
+    activations_.push_back(TakeBlockActivations(config_, shape, act, memory));
+  workspace_ = TakeBlockWorkspace(config_, shape, act, options_.training, memory);
+  hidden_ = memory->Take(Purpose::kActivations, "hidden", act, {u, d});
+  final_rstd_ = memory->Take(Purpose::kActivations, "final_rstd", DType::kF32, {u});
   if (options_.training) {
-    d_hidden_ = memory->Take(Purpose::kActivations, "d_hidden", act, {t, d});
-    d_stream_ = memory->Take(Purpose::kActivations, "d_stream", act, {t, d});
+    d_hidden_ = memory->Take(Purpose::kActivations, "d_hidden", act, {u, d});
+    d_stream_ = memory->Take(Purpose::kActivations, "d_stream", act, {u, d});
   }
 
-  const int64_t positions = options_.batch_sequences * pass.length;
   StepIdsOptions ids;
   ids.sequences = options_.batch_sequences;
   ids.length = pass.length;
+  ids.first_row = first_row_;
+  ids.own_rows = own_rows_;
+  ids.vocabulary = embedding_->sharding;
   ids.training = options_.training;
   ids.seed = options_.seed;
   ids_ = std::make_unique<StepIds>(config_, ids, memory);
-  input_ = std::make_unique<InputEmbedding>(config_, embedding_, ngram_parameters_, positions, t,
-                                            act, options_.training, memory);
-  HeadOptions head;
-  head.sequences = options_.batch_sequences;
-  head.length = pass.length;
-  head.pass_tokens = t;
-  head.steps = options_.steps;
-  head.seed = options_.seed;
-  head.act = act;
-  head.training = options_.training;
+  input_ = std::make_unique<InputEmbedding>(config_, embedding_, ngram_parameters_, own_rows_, pass,
+                                            act, mesh_, tokens_.get(), gradients_.get(), memory);
+  TakeHeads(width, memory);
+}
+
+void Transformer::TakeHeads(int64_t width, Memory* memory) {
+  const HeadOptions options = OptionsOfHeads();
+  const Layout& layout = mesh_->layout();
+  const int64_t t = options_.pass.tokens();
   int64_t classes = 0;
   for (const HeadParameters& parameters : head_parameters_) {
     if (options_.training || parameters.kind == HeadKind::kMain) {
-      classes = std::max(classes, MostClasses(config_, loss_, parameters.kind, head));
+      classes = std::max(classes, MostClasses(config_, loss_, parameters.kind, options, layout));
     }
   }
-  cross_entropy_ = std::make_unique<LinearCrossEntropy>(memory, t, d, classes, act);
+  cross_entropy_ = std::make_unique<LinearCrossEntropy>(memory, t, config_.hidden_size, classes,
+                                                        options_.act, &mesh_->tensor());
+  HeadWorkspace workspace;
+  workspace.cross_entropy = cross_entropy_.get();
+  workspace.tokens = tokens_.get();
+  workspace.gradients = gradients_.get();
+  workspace.mesh = mesh_;
+  if (tokens_->divided()) {
+    const auto take = [&](const char* what) {
+      return memory->Take(Purpose::kHead, what, options_.act, {t * width});
+    };
+    workspace.whole = take("head.whole");
+    if (options_.training) workspace.d_whole = take("head.d_whole");
+  }
   for (const HeadParameters& parameters : head_parameters_) {
     if (!options_.training && parameters.kind != HeadKind::kMain) continue;
     heads_.push_back(
-        std::make_unique<Head>(config_, loss_, parameters, head, cross_entropy_.get(), memory));
+        std::make_unique<Head>(config_, loss_, parameters, options, workspace, memory));
   }
 }
 
@@ -143,19 +198,39 @@ Tensor Transformer::Segments(int64_t first) const {
   return ids_->segments().Rows(first / options_.pass.length, options_.pass.batch);
 }
 
-void Transformer::BeginStep(const Context& context, const BatchView& batch) {
+absl::Status Transformer::BeginStep(const BatchView& batch) {
   OT_CHECK(options_.training);
   ids_->Fill(batch, /*scramble=*/false);
-  input_->BeginStep(context, *ids_);
+  weight_sums_.clear();
+  for (const StepIds::HeadIds& head : ids_->heads()) weight_sums_.push_back(head.weight_sum);
+  ids_->SetGlobalWeights(weight_sums_);
+  OT_RETURN_IF_ERROR(input_->Name(*ids_));
   for (size_t h = 0; h < heads_.size(); ++h) {
-    heads_[h]->BeginStep(context, ids_->heads()[h], batch.step);
+    OT_RETURN_IF_ERROR(heads_[h]->BeginStep(ids_->heads()[h], batch.step));
   }
+  return absl::OkStatus();
 }
 
-std::vector<double> Transformer::weight_sums() const {
-  std::vector<double> sums;
-  for (const StepIds::HeadIds& head : ids_->heads()) sums.push_back(head.weight_sum);
-  return sums;
+void Transformer::FetchRows(const Context& context) {
+  input_->Fetch(context, /*reading=*/nullptr);
+  for (const auto& head : heads_) head->Fetch(context);
+}
+
+void Transformer::ReturnGradients(const Context& context) {
+  input_->ReturnGradients(context);
+  for (const auto& head : heads_) head->ReturnGradients(context);
+}
+
+std::vector<Parameter*> Transformer::BackwardOrder() const {
+  std::vector<Parameter*> order;
+  for (const auto& head : heads_) head->AppendBackwardOrder(&order);
+  order.push_back(final_norm_);
+  for (size_t i = block_parameters_.size(); i-- > 0;) {
+    AppendBackwardOrder(block_parameters_[i], &order);
+  }
+  order.push_back(embedding_);
+  for (const NgramParameters& table : ngram_parameters_) order.push_back(table.proj);
+  return order;
 }
 
 CandidateFacts Transformer::candidate_facts(const Head& head) const {
@@ -178,8 +253,8 @@ void Transformer::Forward(const Context& context, int64_t first, const TableRead
   size_t in = 0;
   for (size_t i = 0; i < blocks_.size(); ++i) {
     const size_t out = options_.training ? in + 1 : 1 - in;
-    blocks_[i].Forward(context, options_.pass, rope_, segments, stream_[in],
-                       kept(static_cast<int64_t>(i)), workspace_, stream_[out]);
+    blocks_[i].Forward(context, rope_, segments, stream_[in], kept(static_cast<int64_t>(i)),
+                       workspace_, stream_[out]);
     in = out;
   }
   RmsNormForward(context, {.x = stream_[in],
@@ -193,39 +268,41 @@ void Transformer::Forward(const Context& context, int64_t first, const TableRead
 std::vector<LossSums> Transformer::RunHeads(const Context& context, int64_t first) {
   std::vector<LossSums> sums;
   for (size_t h = 0; h < heads_.size(); ++h) {
-    sums.push_back(heads_[h]->Run(context, ids_->heads()[h], first, hidden_, d_hidden_));
+    sums.push_back(heads_[h]->Run(context, ids_->heads()[h], ids_->first_position() + first,
+                                  hidden_, d_hidden_));
   }
   return sums;
 }
 
 void Transformer::Backward(const Context& context, int64_t first) {
+  const GradientSum::Leaf leaf = gradients_->Begin(*final_norm_);
   RmsNormBackward(context, {.dy = d_hidden_,
                             .x = stream_.back(),
                             .gain = final_norm_->value,
                             .rstd = final_rstd_,
                             .dx = d_stream_,
-                            .dgain = final_norm_->gradient,
-                            .accumulate_dgain = final_norm_->gradient_written});
-  final_norm_->gradient_written = true;
+                            .dgain = leaf.tensor,
+                            .accumulate_dgain = leaf.accumulate});
+  gradients_->Finish(context, *final_norm_);
   const Tensor segments = Segments(first);
   for (size_t i = blocks_.size(); i-- > 0;) {
     const BlockActivations& activations = kept(static_cast<int64_t>(i));
     // The last block's activations are still there; the others' are made again. Its output goes
     // where its input's successor already lies, with the same bits.
     if (options_.recompute && i + 1 < blocks_.size()) {
-      blocks_[i].Forward(context, options_.pass, rope_, segments, stream_[i], activations,
-                         workspace_, stream_[i + 1]);
+      blocks_[i].Forward(context, rope_, segments, stream_[i], activations, workspace_,
+                         stream_[i + 1]);
     }
-    blocks_[i].Backward(context, options_.pass, rope_, segments, stream_[i], activations,
-                        workspace_, d_stream_);
+    blocks_[i].Backward(context, rope_, segments, stream_[i], activations, workspace_, d_stream_);
   }
   input_->Backward(context, *ids_, first, d_stream_);
 }
 
-std::vector<LossSums> Transformer::ForwardBackward(const Context& context, int64_t first_row) {
-  OT_CHECK(options_.training && first_row + options_.pass.batch <= options_.batch_sequences);
-  const int64_t first = first_row * options_.pass.length;
+std::vector<LossSums> Transformer::ForwardBackward(const Context& context, int64_t index) {
+  OT_CHECK(options_.training && index < micro_batches());
+  const int64_t first = index * options_.pass.tokens();
   const double start = Now();
+  gradients_->Start(index);
   Forward(context, first, /*reading=*/nullptr);
   const double middle = Now();
   std::vector<LossSums> sums = RunHeads(context, first);
@@ -235,12 +312,14 @@ std::vector<LossSums> Transformer::ForwardBackward(const Context& context, int64
   return sums;
 }
 
-LossSums Transformer::Evaluate(const Context& context, const BatchView& batch,
-                               const EvaluationContext& evaluation) {
+absl::StatusOr<LossSums> Transformer::Evaluate(const Context& context, const BatchView& batch,
+                                               const EvaluationContext& evaluation) {
   OT_CHECK(!options_.training);
   BatchView view = batch;
   view.pass = evaluation.pass;
   ids_->Fill(view, evaluation.scramble);
+  OT_RETURN_IF_ERROR(input_->Name(*ids_));
+  input_->Fetch(context, &evaluation.tables);
   Forward(context, 0, &evaluation.tables);
   return heads_[0]->Evaluate(context, ids_->heads()[0], hidden_, Tensor());
 }

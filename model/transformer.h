@@ -1,15 +1,19 @@
 // The model: input embedding, Qwen3 blocks, final norm and heads, with a hand-written backward
 // pass. One object serves training (gradients, activations of every block, or of one with
-// recomputation) or evaluation (no gradients, main head only).
+// recomputation) or evaluation (no gradients, main head only). Ranks of the mesh each call it with
+// the same batch; a rank works on its data rank's windows and its tensor rank's part of the model.
 #pragma once
 
 #include <cstdint>
 #include <memory>
 #include <vector>
 
+#include "core/comm/mesh.h"
 #include "core/context.h"
+#include "core/gradient_sum.h"
 #include "core/memory.h"
 #include "core/parameter.h"
+#include "core/status.h"
 #include "losses/config.h"
 #include "losses/linear_cross_entropy.h"
 #include "model/block.h"
@@ -22,13 +26,14 @@ namespace overtok {
 
 struct TransformerOptions {
   PassShape pass;               // micro-batch: windows and window length
-  int64_t batch_sequences = 0;  // windows of a step; in evaluation those of a pass
+  int64_t batch_sequences = 0;  // windows of a step over all ranks; in evaluation those of a pass
   int64_t steps = 0;            // of the run: ends of the stages of a sampled softmax
   uint64_t seed = 0;            // train.seed: candidates, row dropout, re-hashing
   DType act = DType::kF32;      // dtype of activations and products: kF32 or kBF16
   bool recompute =
       false;  // keep only the blocks' inputs; redo each block's forward in the backward pass
   bool training = true;  // false: forward only
+  GradientOrder gradient_order = GradientOrder::kTree;
 };
 
 // What an evaluation reads beside the parameters.
@@ -49,32 +54,39 @@ struct CandidateFacts {
 class Transformer {
  public:
   // Declares the parameters in `parameters` (order and names: docs/formats/trace.md) and takes all
-  // buffers from `memory`.
+  // buffers from `memory`. `mesh` has the layout of `parameters` and must outlive the model.
   Transformer(const ModelConfig& config, const LossConfig& loss, const TransformerOptions& options,
-              ParameterSet* parameters, Memory* memory);
+              ParameterSet* parameters, const Mesh* mesh, Memory* memory);
 
   // A second set of buffers over the same parameters, for evaluation at another pass shape while
   // training.
   Transformer(const Transformer& trained, const TransformerOptions& options, Memory* memory);
 
-  // Start of a training step, after ParameterSet::StartGradients: ids on the device, candidate
-  // sets, touched rows of all tables. The rows then have to be brought up to date
-  // (Optimizer::CatchUp) before the first forward pass.
-  void BeginStep(const Context& context, const BatchView& batch);
-  // Sums of the loss weights of this step's batch, in the order of heads(); and what they are over
-  // all ranks.
-  std::vector<double> weight_sums() const;
-  void SetGlobalWeights(const std::vector<double>& sums) { ids_->SetGlobalWeights(sums); }
+  // Collective. Start of a training step, after ParameterSet::StartStep: ids on the device,
+  // candidate sets, rows of tables that ranks read. The rows then have to be brought up to date by
+  // their owners (Optimizer::CatchUp), and fetched, before the first forward pass.
+  absl::Status BeginStep(const BatchView& batch);
+  void FetchRows(const Context& context);
+  // Sums of the loss weights of this step's batch over all ranks, in the order of heads().
+  const std::vector<double>& weight_sums() const { return weight_sums_; }
 
-  // Forward, heads and backward of the micro-batch that begins at window `first_row` of the step:
-  // gradients are added to the parameters' (written by the first micro-batch). Returns the sums of
-  // each head, in the order of heads().
-  std::vector<LossSums> ForwardBackward(const Context& context, int64_t first_row);
+  // Micro-batches of this rank in a step, and the number in the batch of the first of them.
+  int64_t micro_batches() const { return own_rows_ / options_.pass.batch; }
+  int64_t first_micro_batch() const { return first_row_ / options_.pass.batch; }
 
-  // Forward and main head of one pass (batch.sequences = pass.batch). Losses per token are then in
-  // token_losses() ([T] f32).
-  LossSums Evaluate(const Context& context, const BatchView& batch,
-                    const EvaluationContext& evaluation);
+  // Forward, heads and backward of this rank's micro-batch `index` (0, 1, ...); gradients add up by
+  // core/gradient_sum.h. Returns the sums of each head, in the order of heads().
+  std::vector<LossSums> ForwardBackward(const Context& context, int64_t index);
+  // Collective, after the last micro-batch: gradients of rows of tables to their owners.
+  void ReturnGradients(const Context& context);
+  // Dense parameters in the order in which the last micro-batch completes their gradients.
+  std::vector<Parameter*> BackwardOrder() const;
+  GradientSum& gradients() { return *gradients_; }
+
+  // Collective. Forward and main head of one pass (batch.sequences = pass.batch), of each data rank
+  // its own. Losses per token are then in token_losses() ([T] f32).
+  absl::StatusOr<LossSums> Evaluate(const Context& context, const BatchView& batch,
+                                    const EvaluationContext& evaluation);
   // The main head once more on the states of the last Evaluate, with bias[c] ([V] f32) added to
   // the logits of class c.
   LossSums EvaluateWithBias(const Context& context, const Tensor& bias);
@@ -95,11 +107,14 @@ class Transformer {
   const TransformerOptions& options() const { return options_; }
 
  private:
+  void DivideRows();
+  HeadOptions OptionsOfHeads() const;
   void TakeBuffers(Memory* memory);
+  void TakeHeads(int64_t width, Memory* memory);
   void Forward(const Context& context, int64_t first, const TableReading* reading);
   std::vector<LossSums> RunHeads(const Context& context, int64_t first);
   void Backward(const Context& context, int64_t first);
-  // Of the positions [first, first + T) of the step.
+  // Of the positions [first, first + T) of this rank's windows.
   Tensor Segments(int64_t first) const;
   const BlockActivations& kept(int64_t layer) const {
     return activations_[activations_.size() == 1 ? 0 : static_cast<size_t>(layer)];
@@ -108,6 +123,8 @@ class Transformer {
   ModelConfig config_;
   LossConfig loss_;
   TransformerOptions options_;
+  const Mesh* mesh_;
+  int64_t first_row_ = 0, own_rows_ = 0;  // of this rank in a step
   Parameter* embedding_ = nullptr;
   std::vector<BlockParameters> block_parameters_;
   std::vector<Block> blocks_;
@@ -115,15 +132,18 @@ class Transformer {
   std::vector<NgramParameters> ngram_parameters_;
   std::vector<HeadParameters> head_parameters_;
 
+  std::unique_ptr<GradientSum> gradients_;  // in training
+  std::unique_ptr<TokenShards> tokens_;
   std::unique_ptr<StepIds> ids_;
+  std::vector<double> weight_sums_;
   std::unique_ptr<InputEmbedding> input_;
   RopeTables rope_;
-  std::vector<Tensor> stream_;  // [T, d]: inputs of the blocks, then the last block's output
+  std::vector<Tensor> stream_;  // [U, d]: inputs of the blocks, then the last block's output
   std::vector<BlockActivations>
       activations_;  // one per block, or one in all with recomputation or without training
   BlockWorkspace workspace_;
-  Tensor hidden_, final_rstd_;  // [T, d] final normed state, [T]
-  Tensor d_hidden_, d_stream_;  // [T, d]
+  Tensor hidden_, final_rstd_;  // [U, d] final normed state, [U]
+  Tensor d_hidden_, d_stream_;  // [U, d]
   std::unique_ptr<LinearCrossEntropy> cross_entropy_;
   std::vector<std::unique_ptr<Head>> heads_;
   double forward_seconds_ = 0, backward_seconds_ = 0;

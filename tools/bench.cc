@@ -34,7 +34,7 @@ void PrintOps(const BenchStepResult& result) {
               100 * (result.step_ms - covered) / result.step_ms);
 }
 
-absl::StatusOr<int> RunStep(const StepArguments& arguments) {
+absl::StatusOr<int> RunStep(const StepArguments& arguments, Communicator& world) {
   BenchStepOptions options = arguments.options;
   if (arguments.ids == "zipf") {
     options.ids = IdDistribution::kZipf;
@@ -42,8 +42,9 @@ absl::StatusOr<int> RunStep(const StepArguments& arguments) {
     return absl::InvalidArgumentError(
         absl::StrCat("--ids is \"", arguments.ids, "\", expected uniform or zipf"));
   }
-  OT_ASSIGN_OR_RETURN(const LoadedConfig loaded, Load(arguments.config));
-  OT_ASSIGN_OR_RETURN(const BenchStepResult result, BenchStep(loaded.config, options));
+  OT_ASSIGN_OR_RETURN(const LoadedConfig loaded, LoadOnAll(arguments.config, world));
+  OT_ASSIGN_OR_RETURN(const BenchStepResult result, BenchStep(loaded, options, &world));
+  if (world.rank() != 0) return 0;
   std::printf("%s\n", result.ToJson().c_str());
   if (arguments.options.by_op) PrintOps(result);
   return 0;
@@ -57,9 +58,11 @@ void AddBench(Program& program) {
   bench->require_subcommand(1);
 
   auto arguments = std::make_shared<StepArguments>();
-  CLI::App* step = program.AddBelow(bench, "step",
-                                    "Whole training steps on random tokens; prints one JSON object",
-                                    [arguments] { return RunStep(*arguments); });
+  CLI::App* step = program.AddParallelBelow(
+      bench, "step", "Whole training steps on random tokens; prints one JSON object",
+      [arguments](Communicator& world, const LaunchFacts& /*launch*/) {
+        return RunStep(*arguments, world);
+      });
   AddConfigArguments(step, &arguments->config);
   step->add_option("--warmup", arguments->options.warmup, "Steps that are not counted")
       ->capture_default_str();

@@ -1,5 +1,8 @@
 #include "tools/config_arguments.h"
 
+#include "core/comm/agreement.h"
+#include "core/console.h"
+
 namespace overtok {
 
 void AddConfigArguments(CLI::App* command, ConfigArguments* arguments, const std::string& what) {
@@ -16,6 +19,14 @@ void AddConfigArguments(CLI::App* command, ConfigArguments* arguments, const std
 
 absl::StatusOr<LoadedConfig> Load(const ConfigArguments& arguments) {
   return LoadConfig(arguments.config, arguments.overrides, arguments.arms);
+}
+
+absl::StatusOr<LoadedConfig> LoadOnAll(const ConfigArguments& arguments, Communicator& world) {
+  if (world.rank() != 0) SilenceConsole();
+  absl::StatusOr<LoadedConfig> loaded = Load(arguments);
+  OT_RETURN_IF_ERROR(Agree(world, loaded.status()));
+  OT_RETURN_IF_ERROR(CheckSame(world, "the configuration", ResolvedYaml(loaded->config)));
+  return loaded;
 }
 
 }  // namespace overtok

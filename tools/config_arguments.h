@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "core/comm/communicator.h"
 #include "trainer/config/load.h"
 
 namespace overtok {
@@ -21,5 +22,8 @@ void AddConfigArguments(CLI::App* command, ConfigArguments* arguments,
                         const std::string& what = "Configuration file");
 
 absl::StatusOr<LoadedConfig> Load(const ConfigArguments& arguments);
+// Collective. The same on every rank, which must find the same configuration; of the ranks, the
+// first alone speaks from here on.
+absl::StatusOr<LoadedConfig> LoadOnAll(const ConfigArguments& arguments, Communicator& world);
 
 }  // namespace overtok

@@ -23,7 +23,7 @@ struct Arguments {
   EvaluateOptions options;
 };
 
-absl::StatusOr<int> Run(const Arguments& arguments) {
+absl::StatusOr<int> Run(const Arguments& arguments, Communicator& world) {
   EvaluateOptions options = arguments.options;
   options.seen = arguments.split == "seen";
   if (!options.seen && arguments.split != "held-out") {
@@ -44,9 +44,10 @@ absl::StatusOr<int> Run(const Arguments& arguments) {
                             absl::StrCat("checkpoint.directory=", FormatText(config.config)));
     config.config = RunDirectory::ConfigOf(config.config);
   }
-  OT_ASSIGN_OR_RETURN(LoadedConfig loaded, Load(config));
+  OT_ASSIGN_OR_RETURN(LoadedConfig loaded, LoadOnAll(config, world));
   OT_ASSIGN_OR_RETURN(const EvaluationReport report,
-                      EvaluateCheckpoint(std::move(loaded), options));
+                      EvaluateCheckpoint(std::move(loaded), options, &world));
+  if (world.rank() != 0) return 0;
   std::fputs(report.ToText().c_str(), stdout);
   if (!arguments.out.empty()) {
     OT_RETURN_IF_ERROR(WriteFileAtomically(arguments.out, report.ToJson()));
@@ -58,8 +59,11 @@ absl::StatusOr<int> Run(const Arguments& arguments) {
 
 void AddEval(Program& program) {
   auto arguments = std::make_shared<Arguments>();
-  CLI::App* command = program.Add("eval", "Loss and bits per byte of a checkpoint on held-out sets",
-                                  [arguments] { return Run(*arguments); });
+  CLI::App* command =
+      program.AddParallel("eval", "Loss and bits per byte of a checkpoint on held-out sets",
+                          [arguments](Communicator& world, const LaunchFacts& /*launch*/) {
+                            return Run(*arguments, world);
+                          });
   AddConfigArguments(command, &arguments->config, "Run directory, or configuration file");
   command->add_option("--checkpoint", arguments->options.step,
                       "Step of the checkpoint; the newest");

@@ -15,9 +15,9 @@ struct Arguments {
   TraceOptions options;
 };
 
-absl::StatusOr<int> Run(const Arguments& arguments) {
-  OT_ASSIGN_OR_RETURN(LoadedConfig loaded, Load(arguments.config));
-  OT_RETURN_IF_ERROR(WriteTrace(std::move(loaded), arguments.options));
+absl::StatusOr<int> Run(const Arguments& arguments, Communicator& world) {
+  OT_ASSIGN_OR_RETURN(LoadedConfig loaded, LoadOnAll(arguments.config, world));
+  OT_RETURN_IF_ERROR(WriteTrace(std::move(loaded), arguments.options, &world));
   return 0;
 }
 
@@ -25,9 +25,11 @@ absl::StatusOr<int> Run(const Arguments& arguments) {
 
 void AddTrace(Program& program) {
   auto arguments = std::make_shared<Arguments>();
-  CLI::App* command = program.Add(
+  CLI::App* command = program.AddParallel(
       "trace", "Write what some training steps did, for another implementation to check",
-      [arguments] { return Run(*arguments); });
+      [arguments](Communicator& world, const LaunchFacts& /*launch*/) {
+        return Run(*arguments, world);
+      });
   AddConfigArguments(command, &arguments->config);
   command->add_option("--steps", arguments->options.steps, "Training steps to run")
       ->capture_default_str();

@@ -13,21 +13,26 @@ struct Arguments {
   bool fresh = false;
 };
 
-absl::StatusOr<int> Run(const Arguments& arguments) {
-  OT_ASSIGN_OR_RETURN(LoadedConfig loaded, Load(arguments.config));
+absl::StatusOr<int> Run(const Arguments& arguments, Communicator& world,
+                        const LaunchFacts& launch) {
+  OT_ASSIGN_OR_RETURN(LoadedConfig loaded, LoadOnAll(arguments.config, world));
   TrainOptions options;
   options.fresh = arguments.fresh;
-  return Train(std::move(loaded), options);
+  options.launch = launch;
+  return Train(std::move(loaded), options, &world);
 }
 
 }  // namespace
 
 void AddTrain(Program& program) {
   auto arguments = std::make_shared<Arguments>();
-  CLI::App* command = program.Add("train",
-                                  "Train a configuration; the same command continues a run that "
-                                  "was stopped (exit code 75: stopped by a signal, all saved)",
-                                  [arguments] { return Run(*arguments); });
+  CLI::App* command = program.AddParallel(
+      "train",
+      "Train a configuration, on one rank or as many as mpirun or srun starts; the same command "
+      "continues a run that was stopped (exit code 75: stopped by a signal, all saved)",
+      [arguments](Communicator& world, const LaunchFacts& launch) {
+        return Run(*arguments, world, launch);
+      });
   AddConfigArguments(command, &arguments->config);
   command->add_flag("--fresh", arguments->fresh, "Refuse a run directory that holds a run already");
 }

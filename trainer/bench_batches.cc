@@ -50,15 +50,16 @@ void AgeTables(const BatchSource& source, int64_t steps, TrainStep* train) {
   std::vector<std::vector<uint8_t>> touched;
   touched.reserve(tables.size());
   for (const Parameter* table : tables) {
-    touched.emplace_back(static_cast<size_t>(table->spec.shape[0]), 0);
+    touched.emplace_back(static_cast<size_t>(table->value.dim(0)), 0);
   }
   Batch batch;
   for (int64_t step = 0; step < steps; ++step) {
     source.Fill(step, &batch);
-    train->parameters().StartGradients();
-    train->model().BeginStep(train->context(), ViewOf(batch, step));
+    train->parameters().StartStep();
+    const absl::Status named = train->model().BeginStep(ViewOf(batch, step));
+    OT_CHECK(named.ok()) << named.message();
     for (size_t t = 0; t < tables.size(); ++t) {
-      const TouchedRows& rows = tables[t]->touched;
+      const TouchedRows& rows = tables[t]->owned;
       const uint32_t* row = rows.rows.data<uint32_t>();
       const Tensor& last = tables[t]->table.last;
       for (int64_t i = 0; i < rows.count; ++i) {
@@ -71,7 +72,7 @@ void AgeTables(const BatchSource& source, int64_t steps, TrainStep* train) {
   constexpr float kFirst = 1e-5F, kSecond = 1e-9F;
   for (size_t t = 0; t < tables.size(); ++t) {
     const TableState& state = tables[t]->table;
-    const int64_t rows = tables[t]->spec.shape[0];
+    const int64_t rows = tables[t]->value.dim(0);
     for (const Tensor* moment : {&state.m, &state.v}) {
       if (!moment->defined()) continue;
       const int64_t width = moment->elements() / rows;

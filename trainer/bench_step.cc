@@ -7,14 +7,17 @@
 #include <cmath>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <numeric>
 #include <vector>
 
-#include "core/comm/communicator.h"
+#include "core/comm/agreement.h"
+#include "core/comm/mesh.h"
 #include "core/cpu/parallel.h"
 #include "core/memory.h"
 #include "data/batch.h"
 #include "losses/candidates.h"
 #include "trainer/config/derived.h"
+#include "trainer/layout.h"
 #include "trainer/train_step.h"
 
 namespace overtok {
@@ -74,6 +77,15 @@ std::string BenchStepResult::ToJson() const {
   json["peak_gib"] = peak_gib;
   json["planned_gib"] = planned_gib;
   json["threads"] = threads;
+  json["ranks"] = ranks;
+  json["tensor"] = tensor;
+  if (ranks > 1) {
+    for (int kind = 0; kind < kTrafficKinds; ++kind) {
+      json["bytes_sent"][NameOf(static_cast<Traffic>(kind))] =
+          bytes_sent[static_cast<size_t>(kind)];
+    }
+    json["bytes_sent_most"] = bytes_sent_most;
+  }
   json["precision"] = precision;
   json["device"] = device;
   json["ids"] = ids;
@@ -84,19 +96,50 @@ std::string BenchStepResult::ToJson() const {
   return json.dump();
 }
 
-absl::StatusOr<BenchStepResult> BenchStep(const Config& given, const BenchStepOptions& options) {
+namespace {
+
+// What the counted steps took, of every step the slowest rank's.
+struct Times {
+  std::vector<double> whole, forward, backward, optimizer;
+  void TakeSlowest(Communicator& world) {
+    for (std::vector<double>* times : {&whole, &forward, &backward, &optimizer}) {
+      world.AllReduceMax(*times, Traffic::kControl);
+    }
+  }
+};
+
+double PeakGib() {
+  rusage usage{};
+  getrusage(RUSAGE_SELF, &usage);
+  return static_cast<double>(usage.ru_maxrss) * 1024.0 / (1024.0 * 1024.0 * 1024.0);
+}
+
+// Bytes that groups of this rank have sent so far.
+std::array<int64_t, kTrafficKinds> SentBy(const Mesh& mesh) {
+  std::array<int64_t, kTrafficKinds> sent{};
+  for (const Communicator* group : {&mesh.world(), &mesh.data(), &mesh.tensor()}) {
+    for (size_t kind = 0; kind < sent.size(); ++kind) sent[kind] += group->bytes_sent()[kind];
+  }
+  return sent;
+}
+
+}  // namespace
+
+absl::StatusOr<BenchStepResult> BenchStep(const LoadedConfig& loaded,
+                                          const BenchStepOptions& options, Communicator* world) {
   if (options.repetitions < 1 || options.warmup < 0 || options.table_age < 0) {
     return absl::InvalidArgumentError(
         "--repetitions has to be at least 1, --warmup and --table-age at least 0");
   }
-  Config config = given;
+  OT_RETURN_IF_ERROR(Agree(*world, CheckLayout(loaded, world->size())));
+  Config config = loaded.config;
   // The rate must not reach its end during the benchmark; only its value depends on the horizon,
   // not the work.
   const int64_t first = options.table_age, count = options.warmup + options.repetitions;
   config.train.steps = LengthOfRun(config, first + count + 1);
   Memory memory(Memory::Mode::kReal);
-  const std::unique_ptr<Communicator> communicator = OneRank();
-  TrainStep train(config, &memory, communicator.get());
+  const Mesh mesh(world, static_cast<int>(config.parallel.tensor), config.parallel.vocabulary_map);
+  TrainStep train(config, &mesh, &memory);
   if (options.by_op)
     train.context() = Context(DeviceKind::kCpu, &StartProfile(train.context().kernels()));
   train.Commit();
@@ -110,40 +153,51 @@ absl::StatusOr<BenchStepResult> BenchStep(const Config& given, const BenchStepOp
 
   BenchStepResult out;
   int64_t blocks = 0, overflows = 0;
-  std::vector<double> whole, forward, backward, optimizer;
+  Times times;
   for (int64_t i = 0; i < count; ++i) {
     if (i == options.warmup && options.by_op) ResetProfile();
     const Batch& batch = ring[static_cast<size_t>(i) % ring.size()];
+    world->Barrier();
+    const std::array<int64_t, kTrafficKinds> sent = SentBy(mesh);
     const double start = Now();
     OT_ASSIGN_OR_RETURN(const StepResult result, train.Run(batch, first + i));
+    const double seconds = Now() - start;
+    out.bytes_sent = SentBy(mesh);
+    for (size_t kind = 0; kind < sent.size(); ++kind) out.bytes_sent[kind] -= sent[kind];
     if (i < options.warmup) continue;
     out.candidates = result.stage_candidates;
     blocks += result.heads[0].candidates.blocks;
     overflows += result.heads[0].candidates.overflows;
-    whole.push_back(Now() - start);
-    forward.push_back(result.forward_seconds);
-    backward.push_back(result.backward_seconds);
-    optimizer.push_back(result.optimizer_seconds);
+    times.whole.push_back(seconds);
+    times.forward.push_back(result.forward_seconds);
+    times.backward.push_back(result.backward_seconds);
+    times.optimizer.push_back(result.optimizer_seconds);
   }
+  times.TakeSlowest(*world);
+  const auto own = std::accumulate(out.bytes_sent.begin(), out.bytes_sent.end(), int64_t{0});
+  std::vector<double> largest = {static_cast<double>(own), PeakGib(),
+                                 static_cast<double>(memory.total()) / (1024.0 * 1024.0 * 1024.0)};
+  world->AllReduceMax(largest, Traffic::kControl);
+  world->AllReduceSum(std::span<int64_t>(out.bytes_sent), Traffic::kControl);
 
   out.first_step = first;
   out.stage = StageNumber(config, first + count - 1);
   if (blocks > 0) out.overflow_share = static_cast<double>(overflows) / static_cast<double>(blocks);
   out.ids = options.ids == IdDistribution::kZipf ? "zipf" : "uniform";
   const auto tokens = static_cast<double>(config.tokens_per_step());
-  const double seconds = Median(whole);
+  const double seconds = Median(times.whole);
   out.tokens_per_second = tokens / seconds;
   out.step_ms = seconds * 1e3;
-  out.forward_ms = Median(forward) * 1e3;
-  out.backward_ms = Median(backward) * 1e3;
-  out.optimizer_ms = Median(optimizer) * 1e3;
+  out.forward_ms = Median(times.forward) * 1e3;
+  out.backward_ms = Median(times.backward) * 1e3;
+  out.optimizer_ms = Median(times.optimizer) * 1e3;
   out.gflops = StepFlops(config, out.candidates) * tokens / seconds / 1e9;
-  rusage usage{};
-  getrusage(RUSAGE_SELF, &usage);
-  constexpr double kGib = 1024.0 * 1024.0 * 1024.0;
-  out.peak_gib = static_cast<double>(usage.ru_maxrss) * 1024.0 / kGib;
-  out.planned_gib = static_cast<double>(memory.total()) / kGib;
+  out.bytes_sent_most = static_cast<int64_t>(largest[0]);
+  out.peak_gib = largest[1];
+  out.planned_gib = largest[2];
   out.threads = cpu::Threads();
+  out.ranks = world->size();
+  out.tensor = config.parallel.tensor;
   out.precision = config.train.precision == DType::kBF16 ? "bf16" : "f32";
   out.device = "cpu";
   if (options.by_op) out.ops = ReadProfile();

@@ -3,14 +3,16 @@
 // shards are read.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <string>
 #include <vector>
 
+#include "core/comm/communicator.h"
 #include "core/ops/profile.h"
 #include "core/status.h"
 #include "trainer/bench_batches.h"
-#include "trainer/config/config.h"
+#include "trainer/config/load.h"
 
 namespace overtok {
 
@@ -29,9 +31,14 @@ struct BenchStepResult {
   double step_ms = 0, forward_ms = 0, backward_ms = 0,
          optimizer_ms = 0;  // medians, each on its own
   double gflops = 0;        // useful work: 3 * the forward FLOPs it computes, of the median step
-  double peak_gib = 0;      // peak resident memory of the process
-  double planned_gib = 0;   // what the plan says the step takes
-  int threads = 0;
+  double peak_gib = 0;      // peak resident memory of the process; of several the largest
+  double planned_gib = 0;   // what the plan says the step takes; of several ranks the largest
+  int threads = 0;          // of a rank
+  int ranks = 1;
+  int64_t tensor = 1;
+  // That a step sends by kind (core/comm/communicator.h), all ranks together; of the last step.
+  std::array<int64_t, kTrafficKinds> bytes_sent{};
+  int64_t bytes_sent_most = 0;  // of one rank, all kinds
   std::string precision, device, ids;
   // Of the last step: P of the main head and its stage, from 0; V and the number of stages with the
   // full softmax.
@@ -44,6 +51,8 @@ struct BenchStepResult {
   std::string ToJson() const;  // one object, one line
 };
 
-absl::StatusOr<BenchStepResult> BenchStep(const Config& config, const BenchStepOptions& options);
+// Collective. Times of the slowest rank.
+absl::StatusOr<BenchStepResult> BenchStep(const LoadedConfig& loaded,
+                                          const BenchStepOptions& options, Communicator* world);
 
 }  // namespace overtok

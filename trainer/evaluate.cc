@@ -5,12 +5,15 @@
 
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
+#include "core/comm/agreement.h"
+#include "core/comm/mesh.h"
 #include "core/memory.h"
 #include "optim/table_schedule.h"
 #include "trainer/checkpoint.h"
 #include "trainer/config/derived.h"
 #include "trainer/evaluator.h"
 #include "trainer/inclusion.h"
+#include "trainer/layout.h"
 #include "trainer/plan.h"
 #include "trainer/run_directory.h"
 #include "trainer/run_identity.h"
@@ -22,12 +25,12 @@ namespace {
 
 // A model without gradients and optimizer, and what evaluates it.
 struct EvaluationModel {
-  EvaluationModel(const Config& config, Memory* memory)
+  EvaluationModel(const Config& config, const Mesh* mesh, Memory* memory)
       : context(CpuContext()),
         parameters(memory, config.train.precision, /*with_gradients=*/false,
-                   StorageOf(config.optimizer)),
-        model(config.model, config.loss, Evaluator::OptionsOf(config), &parameters, memory),
-        evaluator(config, &model, &parameters, memory) {
+                   StorageOf(config.optimizer), mesh->layout()),
+        model(config.model, config.loss, Evaluator::OptionsOf(config), &parameters, mesh, memory),
+        evaluator(config, &model, &parameters, mesh, memory) {
     if (config.model.ngram_embedding.has_value()) {
       tables = std::make_unique<TableSchedule>(config.optimizer, config.train.steps, memory);
     }
@@ -40,9 +43,10 @@ struct EvaluationModel {
   std::unique_ptr<TableSchedule> tables;
 };
 
-absl::Status CheckFits(const Config& config) {
+absl::Status CheckFits(const Config& config, const Layout& layout) {
   Memory memory(Memory::Mode::kDry);
-  const EvaluationModel model(config, &memory);
+  const Mesh mesh(layout);
+  const EvaluationModel model(config, &mesh, &memory);
   MemoryPlan plan;
   for (int p = 0; p < kPurposes; ++p) {
     plan.by_purpose[static_cast<size_t>(p)] = memory.bytes(static_cast<Purpose>(p));
@@ -87,77 +91,102 @@ int64_t PassBehind(const TrainingData& data, int64_t completed) {
   return completed > 0 ? data.order.StepPass((completed - 1) * data.loader.batch_sequences) : 0;
 }
 
-}  // namespace
-
-absl::StatusOr<EvaluationReport> EvaluateCheckpoint(LoadedConfig loaded,
-                                                    const EvaluateOptions& options) {
-  const Config& config = loaded.config;
-  OT_RETURN_IF_ERROR(CheckRequest(loaded, options));
-  EvaluationReport report;
-  report.run = config.checkpoint.directory;
-  report.scrambled = options.scramble_ngrams;
-  const CheckpointStore store(RunDirectory::CheckpointsOf(report.run), config.checkpoint.keep);
-  std::optional<int64_t> step = options.step;
-  if (!step.has_value()) {
-    OT_ASSIGN_OR_RETURN(const std::vector<int64_t> marked, store.Marked());
-    if (marked.empty()) {
-      return absl::NotFoundError(
-          absl::StrCat(report.run, " has no finished checkpoint; `overtok train` makes them"));
-    }
-    step = marked.back();
-  }
-  report.checkpoint = store.PathOf(*step);
-  OT_ASSIGN_OR_RETURN(const TrainingState state, store.ReadState(*step));
-  OT_RETURN_IF_ERROR(CheckIdentity(report.checkpoint, state.identity, ModelIdentity(config)));
+// What is evaluated and on what; every rank finds the same.
+struct Subject {
+  TrainingState state;
   // The order of the data is needed to count reads, to know the pass that named the rows of
   // re-hashed tables, and to measure labels; the horizon, where only the corpus tells it.
-  const bool rehashed =
-      config.model.ngram_embedding.has_value() &&
-      config.model.ngram_embedding->each_pass == NgramEmbeddingConfig::EachPass::kRehash;
   std::optional<TrainingData> training;
-  if (options.seen || rehashed || config.train.steps == 0 ||
+  std::unique_ptr<EvaluationData> data = std::make_unique<EvaluationData>();
+  EvaluationMoment moment;
+};
+
+bool IsRehashed(const Config& config) {
+  return config.model.ngram_embedding.has_value() &&
+         config.model.ngram_embedding->each_pass == NgramEmbeddingConfig::EachPass::kRehash;
+}
+
+// Not collective.
+absl::Status Prepare(LoadedConfig* loaded, const EvaluateOptions& options, Subject* subject,
+                     EvaluationReport* report) {
+  const Config& config = loaded->config;
+  const TrainingState& state = subject->state;
+  std::optional<TrainingData>& training = subject->training;
+  OT_RETURN_IF_ERROR(CheckIdentity(report->checkpoint, state.identity, ModelIdentity(config)));
+  if (options.seen || IsRehashed(config) || config.train.steps == 0 ||
       (HasAdjustedCurve(config) && BehindSampledStage(config, state.step))) {
-    OT_ASSIGN_OR_RETURN(training, OpenTrainingData(&loaded));
-    OT_RETURN_IF_ERROR(CheckIdentity(report.checkpoint, state.identity,
+    OT_ASSIGN_OR_RETURN(training, OpenTrainingData(loaded));
+    OT_RETURN_IF_ERROR(CheckIdentity(report->checkpoint, state.identity,
                                      TrainingIdentity(config, *training->corpus, training->order)));
   }
   if (state.step > config.train.steps) {
     return absl::FailedPreconditionError(
-        absl::StrCat(report.checkpoint, " is of step ", state.step, ", beyond the horizon of ",
+        absl::StrCat(report->checkpoint, " is of step ", state.step, ", beyond the horizon of ",
                      config.train.steps, " steps; evaluate the run's directory, or set ",
-                     loaded.Where("train.steps"), " as it was in training"));
+                     loaded->Where("train.steps"), " as it was in training"));
   }
-  EvaluationMoment moment;
+  EvaluationMoment& moment = subject->moment;
   moment.model.scramble = options.scramble_ngrams;
-  if (rehashed) moment.model.pass = PassBehind(*training, state.step);
+  if (IsRehashed(config)) moment.model.pass = PassBehind(*training, state.step);
   if (BehindSampledStage(config, state.step)) {
-    report.stage_candidates = CandidatesBehind(config, state.step);
+    report->stage_candidates = CandidatesBehind(config, state.step);
     if (HasAdjustedCurve(config)) {
       OT_ASSIGN_OR_RETURN(const LabelSample labels,
                           SampleLabels(config, *training->corpus, training->order));
-      moment.log_inclusion = LogInclusion(labels, report.stage_candidates);
+      moment.log_inclusion = LogInclusion(labels, report->stage_candidates);
     }
   }
-  auto data = std::make_unique<EvaluationData>();
   if (config.eval.enabled()) {
-    OT_ASSIGN_OR_RETURN(data, EvaluationData::Open(config, state.data));
+    OT_ASSIGN_OR_RETURN(subject->data, EvaluationData::Open(config, state.data));
   }
   if (options.seen) {
-    report.seen =
+    report->seen =
         SliceByReads(training->order, training->windows, state.sequences, options.windows);
-    OT_ASSIGN_OR_RETURN(EvaluationCollection seen, SeenCollection(*training, report.seen));
-    data->Append(std::move(seen));
+    OT_ASSIGN_OR_RETURN(EvaluationCollection seen, SeenCollection(*training, report->seen));
+    subject->data->Append(std::move(seen));
   }
-  OT_RETURN_IF_ERROR(CheckFits(config));
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::StatusOr<EvaluationReport> EvaluateCheckpoint(LoadedConfig loaded,
+                                                    const EvaluateOptions& options,
+                                                    Communicator* world) {
+  const Config& config = loaded.config;
+  OT_RETURN_IF_ERROR(Agree(*world, CheckRequest(loaded, options)));
+  OT_RETURN_IF_ERROR(Agree(*world, CheckLayout(loaded, world->size(), /*training=*/false)));
+  EvaluationReport report;
+  report.run = config.checkpoint.directory;
+  report.scrambled = options.scramble_ngrams;
+  const CheckpointStore store(RunDirectory::CheckpointsOf(report.run), config.checkpoint.keep,
+                              world);
+  std::optional<int64_t> step = options.step;
+  if (!step.has_value()) {
+    OT_ASSIGN_OR_RETURN(const std::vector<int64_t> marked, store.Marked());
+    if (marked.empty()) {
+      return Agree(*world,
+                   absl::NotFoundError(absl::StrCat(
+                       report.run, " has no finished checkpoint; `overtok train` makes them")));
+    }
+    step = marked.back();
+  }
+  report.checkpoint = store.PathOf(*step);
+  Subject subject;
+  OT_ASSIGN_OR_RETURN(subject.state, store.ReadState(*step));
+  OT_RETURN_IF_ERROR(Agree(*world, Prepare(&loaded, options, &subject, &report)));
+  const TrainingState& state = subject.state;
+  const Mesh mesh(world, static_cast<int>(config.parallel.tensor), config.parallel.vocabulary_map);
+  OT_RETURN_IF_ERROR(Agree(*world, CheckFits(config, mesh.layout())));
   Memory memory(Memory::Mode::kReal);
-  EvaluationModel model(config, &memory);
-  OT_RETURN_IF_ERROR(store.LoadModel(*step, &model.parameters));
-  OT_RETURN_IF_ERROR(store.LoadTables(*step, model.parameters));
+  EvaluationModel model(config, &mesh, &memory);
+  OT_RETURN_IF_ERROR(store.LoadModel(*step, model.parameters.values()));
+  OT_RETURN_IF_ERROR(store.LoadTables(*step, model.parameters.table_states()));
   if (model.tables != nullptr) {
-    moment.model.tables = {model.tables->rule(), model.tables->At(state.step)};
+    subject.moment.model.tables = {model.tables->rule(), model.tables->At(state.step)};
   }
-  OT_ASSIGN_OR_RETURN(report.scores,
-                      model.evaluator.Run(model.context, *data, moment, [] { return false; }));
+  OT_ASSIGN_OR_RETURN(report.scores, model.evaluator.Run(model.context, *subject.data,
+                                                         subject.moment, [] { return false; }));
   report.step = state.step;
   report.tokens = state.tokens;
   const auto tokens = static_cast<double>(state.tokens);

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "core/comm/communicator.h"
 #include "core/status.h"
 #include "trainer/config/load.h"
 #include "trainer/evaluation_scores.h"
@@ -37,8 +38,10 @@ struct EvaluateOptions {
   bool scramble_ngrams = false;  // rows of n-grams displaced: what the tables' content is worth
 };
 
-// A checkpoint of checkpoint.directory. With `seen` the configuration needs no evaluation sets.
+// Collective; the same report on every rank. A checkpoint of checkpoint.directory. With `seen` the
+// configuration needs no evaluation sets.
 absl::StatusOr<EvaluationReport> EvaluateCheckpoint(LoadedConfig loaded,
-                                                    const EvaluateOptions& options);
+                                                    const EvaluateOptions& options,
+                                                    Communicator* world);
 
 }  // namespace overtok

@@ -35,17 +35,19 @@ TransformerOptions Evaluator::OptionsOf(const Config& config) {
 }
 
 Evaluator::Evaluator(const Config& config, const Transformer& trained, ParameterSet* parameters,
-                     Memory* memory)
+                     const Mesh* mesh, Memory* memory)
     : config_(config),
       parameters_(parameters),
+      mesh_(mesh),
       owned_(std::make_unique<Transformer>(trained, OptionsOf(config), memory)),
       model_(owned_.get()),
       inclusion_(TakeInclusion(config, memory)) {}
 
 Evaluator::Evaluator(const Config& config, Transformer* model, ParameterSet* parameters,
-                     Memory* memory)
+                     const Mesh* mesh, Memory* memory)
     : config_(config),
       parameters_(parameters),
+      mesh_(mesh),
       model_(model),
       inclusion_(TakeInclusion(config, memory)) {}
 
@@ -71,36 +73,57 @@ void Evaluator::FillRow(const ShardIdentity& identity, const EvaluationSubset& s
 }
 
 void Evaluator::AddPass(const EvaluationCollection& collection, const EvaluationSubset& subset,
-                        int64_t first, int64_t count, Sums* sums) const {
+                        int64_t first, int64_t count, std::vector<WindowSums>* windows) const {
   const int64_t length = config_.data.sequence_length;
   const float* losses = model_->token_losses().data<float>();
   for (int64_t r = 0; r < count; ++r) {
-    double loss = 0, weight = 0, exact = 0, levanter = 0;
+    WindowSums& sums = (*windows)[static_cast<size_t>(first + r)];
     for (int64_t t = 0; t + 1 < length; ++t) {
       const auto i = static_cast<size_t>(r * length + t);
       const double w = batch_.loss_weight[i];
       if (w == 0) continue;
-      loss += w * static_cast<double>(losses[i]);
-      weight += w;
+      sums.loss += w * static_cast<double>(losses[i]);
+      sums.weight += w;
       const auto target = static_cast<size_t>((first + r) * length + t + 1);
-      if (collection.has_exact_bytes) exact += subset.data.exact_bytes[target];
-      if (collection.has_levanter_bytes) levanter += w * subset.data.levanter_bytes[target];
+      if (collection.has_exact_bytes) sums.bytes += subset.data.exact_bytes[target];
+      if (collection.has_levanter_bytes) {
+        sums.levanter_bytes += w * subset.data.levanter_bytes[target];
+      }
     }
-    sums->score.loss_sum += loss;
-    sums->score.weight += weight;
-    sums->bytes += exact;
-    sums->group_loss += loss;
-    sums->group_weight += weight;
-    sums->group_bytes += levanter;
-    const int64_t done = first + r + 1;
-    if (done % config_.train.batch_sequences != 0 && done != subset.windows) continue;
-    if (sums->group_weight > 0) {
-      // Levanter divides by one byte a token at least.
-      const double bytes_per_token = std::max(sums->group_bytes / sums->group_weight, 1.0);
-      sums->levanter_sum += sums->group_loss * std::numbers::log2e / bytes_per_token;
-    }
-    sums->group_loss = sums->group_weight = sums->group_bytes = 0;
   }
+}
+
+SubsetScore Evaluator::Sum(const EvaluationCollection& collection, const EvaluationSubset& subset,
+                           std::vector<WindowSums>* windows) const {
+  // Every window was scored by one data rank; the others add zeros.
+  static_assert(sizeof(WindowSums) == 4 * sizeof(double));
+  mesh_->data().AllReduceSum({reinterpret_cast<double*>(windows->data()), 4 * windows->size()},
+                             Traffic::kFiles);
+  SubsetScore score;
+  double bytes = 0, levanter_sum = 0;
+  // Of the group of windows that is under way: what levanter calls a batch.
+  WindowSums group;
+  for (int64_t i = 0; i < subset.windows; ++i) {
+    const WindowSums& window = (*windows)[static_cast<size_t>(i)];
+    score.loss_sum += window.loss;
+    score.weight += window.weight;
+    bytes += window.bytes;
+    group.loss += window.loss;
+    group.weight += window.weight;
+    group.levanter_bytes += window.levanter_bytes;
+    if ((i + 1) % config_.train.batch_sequences != 0 && i + 1 != subset.windows) continue;
+    if (group.weight > 0) {
+      // Levanter divides by one byte a token at least.
+      const double bytes_per_token = std::max(group.levanter_bytes / group.weight, 1.0);
+      levanter_sum += group.loss * std::numbers::log2e / bytes_per_token;
+    }
+    group = {};
+  }
+  score.name = subset.data.name;
+  score.windows = subset.windows;
+  if (collection.has_exact_bytes) score.bytes = bytes;
+  if (collection.has_levanter_bytes) score.levanter_sum = levanter_sum;
+  return score;
 }
 
 absl::StatusOr<std::vector<SubsetScore>> Evaluator::Score(
@@ -108,34 +131,31 @@ absl::StatusOr<std::vector<SubsetScore>> Evaluator::Score(
     const EvaluationMoment& moment, const std::function<bool()>& should_stop,
     const std::function<void(int64_t)>& windows_done) {
   const int64_t rows = model_->options().pass.batch, length = config_.data.sequence_length;
+  const Layout& layout = mesh_->layout();
   const bool twice = !moment.log_inclusion.empty();
-  Sums plain, adjusted;
-  for (int64_t first = 0; first < subset.windows; first += rows) {
+  std::vector<std::vector<WindowSums>> windows(twice ? 2 : 1);
+  for (std::vector<WindowSums>& w : windows) w.resize(static_cast<size_t>(subset.windows));
+  // Every data rank makes a pass in every round, the last ones perhaps of no window.
+  for (int64_t round = 0; round < subset.windows; round += rows * layout.data) {
     if (should_stop()) return absl::CancelledError("evaluation was asked to stop");
-    const int64_t count = std::min(rows, subset.windows - first);
+    const int64_t first = round + rows * layout.data_rank;
+    const int64_t count = std::clamp<int64_t>(subset.windows - first, 0, rows);
     batch_.Resize(rows, length);
     std::fill(batch_.tokens.begin(), batch_.tokens.end(), 0u);
     std::fill(batch_.segments.begin(), batch_.segments.end(), 0);
     std::fill(batch_.loss_weight.begin(), batch_.loss_weight.end(), 0.0F);
     for (int64_t r = 0; r < count; ++r) FillRow(collection.identity, subset, first + r, r);
     batch_.pass = moment.model.pass;
-    model_->Evaluate(context, ViewOf(batch_, 0), moment.model);
-    AddPass(collection, subset, first, count, &plain);
+    OT_RETURN_IF_ERROR(model_->Evaluate(context, ViewOf(batch_, 0), moment.model).status());
+    AddPass(collection, subset, first, count, &windows[0]);
     if (twice) {
       model_->EvaluateWithBias(context, inclusion_);
-      AddPass(collection, subset, first, count, &adjusted);
+      AddPass(collection, subset, first, count, &windows[1]);
     }
-    windows_done(count);
+    windows_done(std::min(rows * layout.data, subset.windows - round));
   }
   std::vector<SubsetScore> scores;
-  for (Sums* sums : {&plain, &adjusted}) {
-    if (sums == &adjusted && !twice) continue;
-    sums->score.name = subset.data.name;
-    sums->score.windows = subset.windows;
-    if (collection.has_exact_bytes) sums->score.bytes = sums->bytes;
-    if (collection.has_levanter_bytes) sums->score.levanter_sum = sums->levanter_sum;
-    scores.push_back(std::move(sums->score));
-  }
+  for (std::vector<WindowSums>& w : windows) scores.push_back(Sum(collection, subset, &w));
   return scores;
 }
 

@@ -10,6 +10,7 @@
 #include <memory>
 #include <vector>
 
+#include "core/comm/mesh.h"
 #include "core/context.h"
 #include "core/memory.h"
 #include "core/parameter.h"
@@ -39,14 +40,16 @@ class Evaluator {
   // Buffers beside those of `trained`, over the same parameters; windows per pass:
   // train.micro_batch_sequences. In a dry Memory it can only be planned.
   Evaluator(const Config& config, const Transformer& trained, ParameterSet* parameters,
-            Memory* memory);
+            const Mesh* mesh, Memory* memory);
   // For a program that does not train: `model` was built with OptionsOf(config).
-  Evaluator(const Config& config, Transformer* model, ParameterSet* parameters, Memory* memory);
+  Evaluator(const Config& config, Transformer* model, ParameterSet* parameters, const Mesh* mesh,
+            Memory* memory);
   static TransformerOptions OptionsOf(const Config& config);
 
-  // Scores all subsets. Sums are formed window by window, so that the number of windows per pass
-  // changes no more than the rounding of products. A Cancelled error when `should_stop` said so
-  // between two passes.
+  // Collective. Scores all subsets, the same bits on every rank. Passes are dealt round the data
+  // ranks, sums are formed window by window in the order of windows, so that neither the number of
+  // windows per pass nor that of ranks changes more than the rounding of products. A Cancelled
+  // error when `should_stop` said so between two passes, on all ranks alike.
   // With moment.log_inclusion, HasAdjustedCurve(config) must hold; those scores follow as
   // collections of their own, `adjusted`.
   absl::StatusOr<EvaluationScores> Run(const Context& context, const EvaluationData& data,
@@ -54,12 +57,9 @@ class Evaluator {
                                        const std::function<bool()>& should_stop);
 
  private:
-  // Sums of one way of scoring a subset.
-  struct Sums {
-    SubsetScore score;
-    double bytes = 0, levanter_sum = 0;
-    // Of the group of windows that is under way: what levanter calls a batch.
-    double group_loss = 0, group_weight = 0, group_bytes = 0;
+  // Sums over one window.
+  struct WindowSums {
+    double loss = 0, weight = 0, bytes = 0, levanter_bytes = 0;
   };
   // One score, or two where the windows are scored twice.
   absl::StatusOr<std::vector<SubsetScore>> Score(const Context& context,
@@ -68,14 +68,17 @@ class Evaluator {
                                                  const EvaluationMoment& moment,
                                                  const std::function<bool()>& should_stop,
                                                  const std::function<void(int64_t)>& windows_done);
-  // Adds windows [first, first + count) of the pass that was just scored.
+  // Windows [first, first + count) of the pass that was just scored.
   void AddPass(const EvaluationCollection& collection, const EvaluationSubset& subset,
-               int64_t first, int64_t count, Sums* sums) const;
+               int64_t first, int64_t count, std::vector<WindowSums>* windows) const;
+  SubsetScore Sum(const EvaluationCollection& collection, const EvaluationSubset& subset,
+                  std::vector<WindowSums>* windows) const;
   void FillRow(const ShardIdentity& identity, const EvaluationSubset& subset, int64_t window,
                int64_t row);
 
   Config config_;
   ParameterSet* parameters_;
+  const Mesh* mesh_;
   std::unique_ptr<Transformer> owned_;
   Transformer* model_;
   Tensor inclusion_;  // [V] f32; undefined without an adjusted curve

@@ -4,10 +4,10 @@
 #include <numeric>
 
 #include "absl/strings/str_cat.h"
-#include "core/comm/communicator.h"
 #include "core/console.h"
 #include "core/io/files.h"
 #include "trainer/checkpoint.h"
+#include "trainer/checkpoint_saver.h"
 #include "trainer/evaluator.h"
 #include "trainer/machine.h"
 #include "trainer/train_step.h"
@@ -37,14 +37,18 @@ int64_t MemoryPlan::total() const {
   return std::accumulate(by_purpose.begin(), by_purpose.end(), host);
 }
 
-MemoryPlan PlanMemory(const Config& config, int64_t windows) {
+MemoryPlan PlanMemory(const Config& config, int64_t windows, const Layout& layout) {
   Memory memory(Memory::Mode::kDry);
-  const std::unique_ptr<Communicator> communicator = OneRank();
-  TrainStep train(config, &memory, communicator.get());
+  const Mesh mesh(layout);
+  TrainStep train(config, &mesh, &memory);
   std::unique_ptr<Evaluator> evaluator;
   if (config.eval.enabled()) {
-    evaluator = std::make_unique<Evaluator>(config, train.model(), &train.parameters(), &memory);
+    evaluator =
+        std::make_unique<Evaluator>(config, train.model(), &train.parameters(), &mesh, &memory);
   }
+  const std::vector<ShardedTensor> values = train.optimizer().owned_values();
+  const CheckpointSaver saver(nullptr, values, train.optimizer().state(),
+                              config.checkpoint.background, &memory);
   train.Commit();
   MemoryPlan plan;
   for (int p = 0; p < kPurposes; ++p) {
@@ -56,13 +60,14 @@ MemoryPlan PlanMemory(const Config& config, int64_t windows) {
               windows * static_cast<int64_t>(sizeof(uint32_t));
   const TableTotals tables = TotalOf(TableCosts(config));
   plan.tables = tables.value_bytes + tables.state_bytes;
-  plan.checkpoint = CheckpointStore::Bytes(train.parameters(), train.optimizer().state());
+  plan.checkpoint = CheckpointStore::Bytes(values, train.optimizer().state());
   return plan;
 }
 
-absl::Status CheckMemoryFits(const MemoryPlan& plan) {
+absl::Status CheckMemoryFits(const MemoryPlan& plan, int ranks_here) {
   const AvailableMemory available = FindAvailableMemory();
-  if (available.bytes < 0 || plan.total() <= available.bytes) return absl::OkStatus();
+  const int64_t needed = plan.total() * ranks_here;
+  if (available.bytes < 0 || needed <= available.bytes) return absl::OkStatus();
   const std::string tables =
       plan.tables == 0
           ? ""
@@ -72,8 +77,10 @@ absl::Status CheckMemoryFits(const MemoryPlan& plan) {
                 "another optimizer.tables.storage, second_moment, beta1 or update need "
                 "less; `overtok plan` lists them.");
   return absl::ResourceExhaustedError(absl::StrCat(
-      "the run needs ", FormatBytes(plan.total()), " of memory, ", FormatBytes(available.bytes),
-      " are available here (", available.source, "). It takes: ", ListPurposes(plan),
+      "the run needs ", FormatBytes(needed), " of memory",
+      ranks_here == 1 ? "" : absl::StrCat(" for the ", ranks_here, " ranks of this machine"), ", ",
+      FormatBytes(available.bytes), " are available here (", available.source,
+      "). A rank takes: ", ListPurposes(plan),
       ". A smaller train.micro_batch_sequences or train.recompute=block needs less for "
       "activations.",
       tables));

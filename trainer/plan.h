@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "core/comm/mesh.h"
 #include "core/memory.h"
 #include "core/parameter.h"
 #include "core/status.h"
@@ -25,12 +26,12 @@ struct MemoryPlan {
   int64_t checkpoint = 0;  // bytes of one checkpoint on the disk
   int64_t total() const;
 };
-// `windows`: of the corpus; 0 where it is not known.
-MemoryPlan PlanMemory(const Config& config, int64_t windows);
+// Of the rank that `layout` names. `windows`: of the corpus; 0 where it is not known.
+MemoryPlan PlanMemory(const Config& config, int64_t windows, const Layout& layout = {});
 
-// An error that lists the plan by purpose when it exceeds what the machine has; OK where that is
-// unknown.
-absl::Status CheckMemoryFits(const MemoryPlan& plan);
+// An error that lists the plan by purpose when so many ranks with it exceed what the machine has;
+// OK where that is unknown.
+absl::Status CheckMemoryFits(const MemoryPlan& plan, int ranks_here = 1);
 
 // What the methods of a configuration (tables, further heads, sampled softmax) come to beside the
 // same configuration without them.

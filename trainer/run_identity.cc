@@ -38,6 +38,7 @@ Identity TrainingIdentity(const Config& config, const Corpus& corpus, const Orde
   AddKeys(config, "data.sequence_length", &identity);
   AddKeys(config, "data.order.", &identity);
   AddKeys(config, "train.batch_sequences", &identity);
+  AddKeys(config, "train.initial_weights", &identity);
   identity.emplace_back("hash of the shards' tokenizer", corpus.identity().tokenizer_hash);
   identity.emplace_back("hash of the shards' ids", absl::StrFormat("%016x", corpus.content_hash()));
   // data.passes and data.unique_tokens by what they come to.

@@ -1,6 +1,7 @@
 // What a checkpoint and the run that continues from it must agree on. Rates, stages of a sampled
 // softmax, freezing, horizon, precision, evaluation and saving may change between two starts; the
-// model, what tables keep beside their values, the data and their order may not.
+// model, what tables keep beside their values, the weights it began with, the data and their order
+// may not.
 #pragma once
 
 #include "data/order.h"

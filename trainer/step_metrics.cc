@@ -40,16 +40,6 @@ void AddHeads(const RunConstants& run, const StepResult& result, MetricsLine* li
 
 }  // namespace
 
-std::vector<TableFacts> TablesOf(const ParameterSet& parameters) {
-  std::vector<TableFacts> tables;
-  for (const Parameter& parameter : parameters.all()) {
-    if (!parameter.is_table()) continue;
-    tables.push_back({std::string(absl::StripSuffix(parameter.spec.name, ".table.weight")),
-                      parameter.touched.count});
-  }
-  return tables;
-}
-
 std::string LossTag(const RunConstants& run, const HeadResult& head) {
   const bool main = head.kind == HeadKind::kMain;
   const char* name = "loss";
@@ -90,8 +80,7 @@ RunConstants::RunConstants(const Config& config)
       focal(config.loss.focal_gamma != 0) {}
 
 MetricsLine TrainLine(const RunConstants& run, const TrainingState& state, const StepResult& result,
-                      const std::vector<TableFacts>& tables, const DataFacts& data,
-                      const StepTimes& times) {
+                      const DataFacts& data, const StepTimes& times) {
   MetricsLine line(state.step, "train");
   line.Add("global_step", state.step)
       .Add("run_progress", static_cast<double>(state.step) / static_cast<double>(run.steps));
@@ -103,7 +92,7 @@ MetricsLine TrainLine(const RunConstants& run, const TrainingState& state, const
     line.Add(absl::StrCat("grad/norm/", NameOf(static_cast<OptimizerGroup>(g))),
              result.norms[static_cast<size_t>(g)]);
   }
-  for (const TableFacts& table : tables) {
+  for (const TableFacts& table : result.tables) {
     line.Add(absl::StrCat("tables/", table.name, "/rows_touched"), table.rows_touched);
   }
   if (result.tables_frozen) line.AddFlag("tables/frozen", true);

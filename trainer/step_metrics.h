@@ -40,13 +40,6 @@ struct DataFacts {
   int64_t distinct_samples = 0, max_repeats = 0;
 };
 
-// One table's part of a step.
-struct TableFacts {
-  std::string name;  // "ngram.0", "gram2"
-  int64_t rows_touched = 0;
-};
-std::vector<TableFacts> TablesOf(const ParameterSet& parameters);
-
 // What `result.heads[h]` differentiated is called: "train/loss" or "train/<head>/loss" for a
 // cross-entropy over all classes, with sampled_softmax_loss or focal_loss in place of loss for what
 // is none, so that curves of different quantities never share a name.
@@ -58,8 +51,7 @@ double LossOfIgnorance(const Config& config, const HeadResult& head);
 
 // `state` is the state after the step.
 MetricsLine TrainLine(const RunConstants& run, const TrainingState& state, const StepResult& result,
-                      const std::vector<TableFacts>& tables, const DataFacts& data,
-                      const StepTimes& times);
+                      const DataFacts& data, const StepTimes& times);
 // `state` has the evaluation's place among the best already. `epoch`: passes over the data so far.
 // `candidates`: of the stage behind the evaluation (run_stage.h), V for the full softmax.
 MetricsLine EvalLine(const RunConstants& run, const TrainingState& state,

@@ -10,12 +10,14 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "core/comm/communicator.h"
+#include "core/comm/agreement.h"
 #include "core/io/files.h"
 #include "core/io/hdf5.h"
 #include "core/memory.h"
 #include "core/ops/table.h"
 #include "data/loader.h"
+#include "trainer/gather.h"
+#include "trainer/layout.h"
 #include "trainer/train_step.h"
 #include "trainer/training_data.h"
 
@@ -82,82 +84,104 @@ absl::Status CheckSizes(const ParameterSet& parameters, int64_t limit) {
   return absl::OkStatus();
 }
 
-// One tensor of a table's size, for the largest table; others have none of it.
-int64_t LargestTable(const ParameterSet& parameters) {
-  int64_t largest = 0;
-  for (const Parameter& parameter : parameters.all()) {
-    if (parameter.is_table()) largest = std::max(largest, parameter.spec.shape.elements());
-  }
-  return largest;
-}
-
-// Tables as a dense optimizer would hold them: rows brought to the state before `step` in a copy,
-// gradients scattered.
-class DenseTables {
+// What each rank holds of a tensor, gathered at rank 0 and written there. Of tables, rows as a
+// dense optimizer would hold them: brought to the state before `step` in a copy, gradients
+// scattered.
+class LogicalWriter {
  public:
-  explicit DenseTables(TrainStep* train)
-      : train_(train), dense_(static_cast<size_t>(LargestTable(train->parameters()))) {}
-
-  Tensor Value(const Parameter& parameter, int64_t step) {
-    const Tensor all = Dense(parameter);
-    ids_.resize(static_cast<size_t>(all.dim(0)));
-    std::iota(ids_.begin(), ids_.end(), 0U);
-    TableSchedule& schedule = train_->optimizer().tables();
-    TableLookup(train_->context(), {.state = parameter.table,
-                                    .rule = schedule.rule(),
-                                    .replay = schedule.At(step),
-                                    .ids = Tensor(ids_.data(), {all.dim(0)}),
-                                    .y = all});
-    return all;
+  // `file`: null on other ranks than 0.
+  LogicalWriter(TrainStep* train, Hdf5File* file) : train_(train), file_(file) {
+    int64_t largest = 0, largest_part = 0;
+    for (const Parameter& parameter : train->parameters().all()) {
+      largest = std::max(largest, parameter.spec.shape.elements());
+      if (parameter.is_table()) largest_part = std::max(largest_part, parameter.value.elements());
+    }
+    if (file != nullptr) logical_.resize(static_cast<size_t>(largest));
+    part_.resize(static_cast<size_t>(largest_part));
   }
 
-  Tensor Gradient(const Parameter& parameter, bool frozen) {
-    const Tensor all = Dense(parameter);
-    std::fill_n(all.data<float>(), all.elements(), 0.0F);
-    if (frozen && parameter.spec.freezes) return all;
-    const TouchedRows& touched = parameter.touched;
-    const auto* rows = touched.rows.data<uint32_t>();
-    for (int64_t i = 0; i < touched.count; ++i) {
-      const Tensor row = touched.gradient.Rows(i, 1);
-      std::copy_n(row.data<float>(), row.elements(),
-                  all.Rows(static_cast<int64_t>(rows[i]), 1).data<float>());
+  absl::Status Group(absl::string_view group) {
+    return file_ == nullptr ? absl::OkStatus() : file_->CreateGroup(group);
+  }
+
+  // Values before `step`.
+  absl::Status Values(absl::string_view group, int64_t step) {
+    OT_RETURN_IF_ERROR(Group(group));
+    const std::vector<ShardedTensor> owned = train_->optimizer().owned_values();
+    for (const Parameter& parameter : train_->parameters().all()) {
+      OT_RETURN_IF_ERROR(
+          Write(group, parameter,
+                parameter.is_table() ? TableValues(parameter, step) : NamedIn(owned, parameter)));
     }
-    return all;
+    return absl::OkStatus();
+  }
+
+  // Gradients before clipping; the update leaves them as they were.
+  absl::Status Gradients(absl::string_view group, bool frozen) {
+    OT_RETURN_IF_ERROR(Group(group));
+    const std::vector<ShardedTensor> owned = train_->optimizer().owned_gradients();
+    for (const Parameter& parameter : train_->parameters().all()) {
+      OT_RETURN_IF_ERROR(Write(
+          group, parameter,
+          parameter.is_table() ? TableGradient(parameter, frozen) : NamedIn(owned, parameter)));
+    }
+    return absl::OkStatus();
   }
 
  private:
-  Tensor Dense(const Parameter& parameter) { return Tensor(dense_.data(), parameter.spec.shape); }
+  using Parts = std::vector<ShardedTensor>;
+
+  static Parts NamedIn(const Parts& all, const Parameter& parameter) {
+    Parts parts;
+    for (const ShardedTensor& entry : all) {
+      if (entry.name == parameter.spec.name) parts.push_back(entry);
+    }
+    return parts;
+  }
+
+  Parts TableValues(const Parameter& parameter, int64_t step) {
+    const Tensor all(part_.data(), parameter.value.shape());
+    ids_.resize(static_cast<size_t>(all.dim(0)));
+    std::iota(ids_.begin(), ids_.end(), 0U);
+    TableSchedule& schedule = train_->optimizer().tables();
+    if (!ids_.empty()) {
+      TableLookup(train_->context(), {.state = parameter.table,
+                                      .rule = schedule.rule(),
+                                      .replay = schedule.At(step),
+                                      .ids = Tensor(ids_.data(), {all.dim(0)}),
+                                      .y = all});
+    }
+    return {{parameter.spec.name, parameter.region(), all}};
+  }
+
+  Parts TableGradient(const Parameter& parameter, bool frozen) {
+    const Tensor all(part_.data(), parameter.value.shape());
+    std::fill_n(all.data<float>(), all.elements(), 0.0F);
+    const TouchedRows& owned = parameter.owned;
+    const bool none = frozen && parameter.spec.freezes;
+    for (int64_t i = 0; i < (none ? 0 : owned.count); ++i) {
+      const Tensor row = owned.gradient.Rows(i, 1);
+      std::copy_n(row.data<float>(), row.elements(),
+                  all.Rows(owned.rows.data<uint32_t>()[i], 1).data<float>());
+    }
+    return {{parameter.spec.name, parameter.region(), all}};
+  }
+
+  absl::Status Write(absl::string_view group, const Parameter& parameter, const Parts& parts) {
+    const Tensor logical =
+        file_ == nullptr ? Tensor() : Tensor(logical_.data(), parameter.spec.shape);
+    GatherTensor(train_->mesh().world(), parts, logical);
+    if (file_ == nullptr) return absl::OkStatus();
+    const std::string name = absl::StrCat(group, "/", parameter.spec.name);
+    OT_RETURN_IF_ERROR(file_->Write(name, logical));
+    return file_->SetAttribute(name, "group", NameOf(parameter.spec.group));
+  }
 
   TrainStep* train_;
-  std::vector<float> dense_;
+  Hdf5File* file_;
+  std::vector<float> logical_, part_;
   std::vector<uint32_t> ids_;
 };
-
-// Values of all parameters before `step`.
-absl::Status WriteValues(const ParameterSet& parameters, absl::string_view group, int64_t step,
-                         DenseTables* tables, Hdf5File* file) {
-  OT_RETURN_IF_ERROR(file->CreateGroup(group));
-  for (const Parameter& parameter : parameters.all()) {
-    const std::string name = absl::StrCat(group, "/", parameter.spec.name);
-    OT_RETURN_IF_ERROR(
-        file->Write(name, parameter.is_table() ? tables->Value(parameter, step) : parameter.value));
-    OT_RETURN_IF_ERROR(file->SetAttribute(name, "group", NameOf(parameter.spec.group)));
-  }
-  return absl::OkStatus();
-}
-
-// The update leaves the gradients as they were, before clipping.
-absl::Status WriteGradients(const ParameterSet& parameters, absl::string_view group, bool frozen,
-                            DenseTables* tables, Hdf5File* file) {
-  OT_RETURN_IF_ERROR(file->CreateGroup(group));
-  for (const Parameter& parameter : parameters.all()) {
-    const std::string name = absl::StrCat(group, "/", parameter.spec.name);
-    OT_RETURN_IF_ERROR(file->Write(
-        name, parameter.is_table() ? tables->Gradient(parameter, frozen) : parameter.gradient));
-    OT_RETURN_IF_ERROR(file->SetAttribute(name, "group", NameOf(parameter.spec.group)));
-  }
-  return absl::OkStatus();
-}
 
 absl::Status WriteBatch(const Batch& batch, int64_t block_sequences, const std::string& group,
                         Hdf5File* file) {
@@ -211,47 +235,62 @@ absl::Status WriteStep(const StepResult& result, const std::string& group, Hdf5F
   return file->SetAttribute(group, "tables_frozen", int64_t{result.tables_frozen});
 }
 
-absl::Status Write(const Config& config, const TrainingData& data, const TraceOptions& options,
-                   const std::string& path) {
-  Memory memory(Memory::Mode::kReal);
-  const std::unique_ptr<Communicator> communicator = OneRank();
-  TrainStep train(config, &memory, communicator.get());
-  train.Commit();
-  OT_RETURN_IF_ERROR(CheckSizes(train.parameters(), options.max_elements));
-  train.Initialize();
+absl::Status WriteHeader(const Config& config, int world, Hdf5File* file) {
+  OT_RETURN_IF_ERROR(file->SetAttribute("/", "format", "overtok-trace"));
+  OT_RETURN_IF_ERROR(file->SetAttribute("/", "version", int64_t{1}));
+  OT_RETURN_IF_ERROR(file->SetAttribute("/", "config", ResolvedYaml(config)));
+  return file->SetAttribute("/", "world_size", int64_t{world});
+}
 
-  OT_ASSIGN_OR_RETURN(Hdf5File file, Hdf5File::Create(path));
-  OT_RETURN_IF_ERROR(file.SetAttribute("/", "format", "overtok-trace"));
-  OT_RETURN_IF_ERROR(file.SetAttribute("/", "version", int64_t{1}));
-  OT_RETURN_IF_ERROR(file.SetAttribute("/", "config", ResolvedYaml(config)));
-  OT_RETURN_IF_ERROR(
-      file.SetAttribute("/", "world_size", static_cast<int64_t>(communicator->size())));
-  DenseTables tables(&train);
-  OT_RETURN_IF_ERROR(WriteValues(train.parameters(), "/init", 0, &tables, &file));
+// The steps, on every rank; `file`: null on other ranks than 0.
+absl::Status RunSteps(const Config& config, const TrainingData& data, const TraceOptions& options,
+                      TrainStep* train, Hdf5File* file) {
+  LogicalWriter tensors(train, file);
+  OT_RETURN_IF_ERROR(tensors.Values("/init", 0));
   Batch batch;
   for (int64_t step = 0; step < options.steps; ++step) {
     OT_RETURN_IF_ERROR(FillBatch(*data.corpus, data.order, data.loader, step, &batch));
-    OT_ASSIGN_OR_RETURN(const StepResult result, train.Run(batch, step));
+    OT_ASSIGN_OR_RETURN(const StepResult result, train->Run(batch, step));
     const std::string group = absl::StrFormat("/step_%06d", step);
-    OT_RETURN_IF_ERROR(file.CreateGroup(group));
-    OT_RETURN_IF_ERROR(WriteStep(result, group, &file));
-    OT_RETURN_IF_ERROR(WriteBatch(batch, config.loss.block_sequences, group, &file));
-    OT_RETURN_IF_ERROR(WriteCandidates(train.model(), group, &file));
-    OT_RETURN_IF_ERROR(
-        WriteGradients(train.parameters(), group + "/grads", result.tables_frozen, &tables, &file));
-    OT_RETURN_IF_ERROR(
-        WriteValues(train.parameters(), group + "/params", step + 1, &tables, &file));
+    OT_RETURN_IF_ERROR(tensors.Group(group));
+    if (file != nullptr) {
+      OT_RETURN_IF_ERROR(WriteStep(result, group, file));
+      OT_RETURN_IF_ERROR(WriteBatch(batch, config.loss.block_sequences, group, file));
+      OT_RETURN_IF_ERROR(WriteCandidates(train->model(), group, file));
+    }
+    OT_RETURN_IF_ERROR(tensors.Gradients(group + "/grads", result.tables_frozen));
+    OT_RETURN_IF_ERROR(tensors.Values(group + "/params", step + 1));
   }
+  return absl::OkStatus();
+}
+
+absl::Status Write(const Config& config, const TrainingData& data, const TraceOptions& options,
+                   const std::string& path, Communicator* world) {
+  Memory memory(Memory::Mode::kReal);
+  const Mesh mesh(world, static_cast<int>(config.parallel.tensor), config.parallel.vocabulary_map);
+  TrainStep train(config, &mesh, &memory);
+  train.Commit();
+  OT_RETURN_IF_ERROR(CheckSizes(train.parameters(), options.max_elements));
+  train.Initialize();
+  if (world->rank() != 0) return RunSteps(config, data, options, &train, nullptr);
+  OT_ASSIGN_OR_RETURN(Hdf5File file, Hdf5File::Create(path));
+  OT_RETURN_IF_ERROR(WriteHeader(config, world->size(), &file));
+  OT_RETURN_IF_ERROR(RunSteps(config, data, options, &train, &file));
   return file.Close();
 }
 
 }  // namespace
 
-absl::Status WriteTrace(LoadedConfig loaded, const TraceOptions& options) {
-  OT_ASSIGN_OR_RETURN(const TrainingData data, OpenTrainingData(&loaded));
-  OT_RETURN_IF_ERROR(Refuse(loaded.config, options));
+absl::Status WriteTrace(LoadedConfig loaded, const TraceOptions& options, Communicator* world) {
+  absl::StatusOr<TrainingData> data = OpenTrainingData(&loaded);
+  absl::Status ready = data.status();
+  if (ready.ok()) ready = CheckLayout(loaded, world->size());
+  if (ready.ok()) ready = Refuse(loaded.config, options);
+  OT_RETURN_IF_ERROR(Agree(*world, ready));
+  OT_RETURN_IF_ERROR(CheckSame(*world, "the configuration", ResolvedYaml(loaded.config)));
   const std::string temporary = absl::StrCat(options.out, ".tmp.", getpid());
-  absl::Status status = Write(loaded.config, data, options, temporary);
+  absl::Status status = Write(loaded.config, *data, options, temporary, world);
+  if (world->rank() != 0) return status;
   if (!status.ok()) {
     std::remove(temporary.c_str());
     return status;

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <string>
 
+#include "core/comm/communicator.h"
 #include "core/status.h"
 #include "trainer/config/load.h"
 
@@ -19,7 +20,8 @@ struct TraceOptions {
   bool unjudged = false;
 };
 
-// Opens the data that the configuration names, resolves its horizon, and runs the steps.
-absl::Status WriteTrace(LoadedConfig loaded, const TraceOptions& options);
+// Collective. Opens the data that the configuration names, resolves its horizon, and runs the steps
+// on all ranks of `world`; rank 0 writes.
+absl::Status WriteTrace(LoadedConfig loaded, const TraceOptions& options, Communicator* world);
 
 }  // namespace overtok

@@ -9,17 +9,21 @@
 #include <string>
 
 #include "absl/strings/str_format.h"
-#include "core/comm/communicator.h"
+#include "core/comm/agreement.h"
+#include "core/comm/mesh.h"
 #include "core/console.h"
 #include "core/cpu/parallel.h"
 #include "core/io/files.h"
 #include "core/io/hash.h"
 #include "data/loader.h"
 #include "trainer/checkpoint.h"
+#include "trainer/checkpoint_hash.h"
+#include "trainer/checkpoint_saver.h"
 #include "trainer/config/derived.h"
 #include "trainer/evaluation_data.h"
 #include "trainer/evaluator.h"
 #include "trainer/inclusion.h"
+#include "trainer/layout.h"
 #include "trainer/machine.h"
 #include "trainer/metrics.h"
 #include "trainer/plan.h"
@@ -47,20 +51,27 @@ double Now() {
 
 std::string Hex(uint64_t value) { return absl::StrFormat("%016x", value); }
 
-uint64_t HashOfValues(const ParameterSet& parameters) {
-  uint64_t hash = 0;
-  for (const Parameter& parameter : parameters.all()) {
-    hash = Xxh3(parameter.value.raw(), parameter.value.bytes(), hash);
+// One hash of all values, the same under every layout and on every rank. `owned`: of all ranks
+// together every element once. Collective.
+uint64_t HashOfValues(const std::vector<ShardedTensor>& owned, Communicator& world) {
+  uint64_t sum = 0;
+  for (const ShardedTensor& entry : owned) {
+    const uint64_t name = Xxh3(entry.name.data(), static_cast<int64_t>(entry.name.size()));
+    sum += (name | 1) * PositionHash(entry.region, entry.tensor);
   }
-  return hash;
+  // In halves, so that sums over ranks stay in range.
+  std::vector<int64_t> halves = {static_cast<int64_t>(sum & 0xffffffffU),
+                                 static_cast<int64_t>(sum >> 32)};
+  world.AllReduceSum(std::span<int64_t>(halves), Traffic::kControl);
+  return static_cast<uint64_t>(halves[0]) + (static_cast<uint64_t>(halves[1]) << 32);
 }
 
 class Run {
  public:
-  Run(LoadedConfig loaded, const TrainOptions& options)
+  Run(LoadedConfig loaded, const TrainOptions& options, Communicator* world)
       : loaded_(std::move(loaded)),
         options_(options),
-        communicator_(OneRank()),
+        world_(world),
         memory_(Memory::Mode::kReal) {}
 
   absl::StatusOr<int> Go();
@@ -68,11 +79,19 @@ class Run {
  private:
   const Config& config() const { return loaded_.config; }
 
+  bool root() const { return world_->rank() == 0; }
+
   // Everything that can go wrong without a byte of the model in memory.
   absl::Status Preflight();
+  absl::Status OpenData();
+  // That all ranks run one program on one corpus.
+  absl::Status CheckRanks();
   // The run's own directory: newest checkpoint, metrics, manifest.
   absl::Status Resume();
+  absl::Status Build();
+  // Of rank 0.
   absl::Status Record();
+  absl::Status WriteLine(const MetricsLine& line);
   // Steps to the horizon; true when all were taken, false when the run was asked to stop.
   absl::StatusOr<bool> Steps();
   absl::Status Step(Loader& loader);
@@ -84,26 +103,28 @@ class Run {
   double Epoch() const;
   absl::Status Save();
   bool EvaluationIsDue() const;
-  absl::StatusOr<bool> SaveIsDue();
+  bool SaveIsDue();
   void CheckStepZero(const StepResult& result);
   void ShowProgress(const StepResult& result, double epoch);
-  absl::Status StopAsked(bool* stop);
+  bool StopAsked();
 
   LoadedConfig loaded_;
   const TrainOptions& options_;
-  std::unique_ptr<Communicator> communicator_;
+  Communicator* world_;
+  std::unique_ptr<Mesh> mesh_;
   StopSignals signals_;
   TrainingData data_;
   LabelSample labels_;                      // with a sampled softmax
   std::map<int64_t, int64_t> pass_starts_;  // first step, pass
   std::set<int64_t> pass_evaluations_;
   std::unique_ptr<EvaluationData> evaluation_;
-  std::unique_ptr<RunDirectory> directory_;
+  std::unique_ptr<RunDirectory> directory_;  // of rank 0
   std::unique_ptr<CheckpointStore> checkpoints_;
   Memory memory_;
   std::unique_ptr<TrainStep> train_;
   std::unique_ptr<Evaluator> evaluator_;
-  std::unique_ptr<MetricsFile> metrics_;
+  std::unique_ptr<CheckpointSaver> saver_;
+  std::unique_ptr<MetricsFile> metrics_;  // of rank 0
   std::unique_ptr<RunConstants> constants_;
   std::unique_ptr<SampleCounter> samples_;
   TrainingState state_;
@@ -115,13 +136,27 @@ class Run {
 };
 
 absl::Status Run::Preflight() {
+  OT_RETURN_IF_ERROR(Agree(*world_, CheckLayout(loaded_, world_->size())));
+  OT_RETURN_IF_ERROR(Agree(*world_, OpenData()));
+  OT_RETURN_IF_ERROR(CheckRanks());
+  mesh_ = std::make_unique<Mesh>(world_, static_cast<int>(config().parallel.tensor),
+                                 config().parallel.vocabulary_map);
+  for (const std::string& warning : loaded_.warnings) LogWarning(warning);
+  const std::string layout = LayoutWarning(config(), world_->size());
+  if (!layout.empty()) LogWarning(layout);
+  MemoryPlan plan = PlanMemory(config(), data_.windows, mesh_->layout());
+  if (evaluation_ != nullptr) plan.host += evaluation_->bytes();
+  checkpoint_bytes_ = plan.checkpoint;
+  return Agree(*world_, CheckMemoryFits(plan, options_.launch.local_size));
+}
+
+absl::Status Run::OpenData() {
   if (config().checkpoint.directory.empty()) {
     return absl::InvalidArgumentError(absl::StrCat(
         loaded_.Where("checkpoint.directory"),
         ": missing; name the run directory, for example checkpoint.directory=runs/first"));
   }
   OT_ASSIGN_OR_RETURN(data_, OpenTrainingData(&loaded_));
-  for (const std::string& warning : loaded_.warnings) LogWarning(warning);
   pass_starts_ = PassStarts(config(), data_.windows);
   pass_evaluations_ = PassEvaluations(config(), pass_starts_);
   if (config().loss.sampled_softmax.has_value()) {
@@ -137,29 +172,43 @@ absl::Status Run::Preflight() {
   if (config().eval.enabled()) {
     OT_ASSIGN_OR_RETURN(evaluation_, EvaluationData::Open(config(), data_.corpus->identity()));
   }
-  MemoryPlan plan = PlanMemory(config(), data_.windows);
-  if (evaluation_ != nullptr) plan.host += evaluation_->bytes();
-  checkpoint_bytes_ = plan.checkpoint;
-  return CheckMemoryFits(plan);
+  return absl::OkStatus();
+}
+
+absl::Status Run::CheckRanks() {
+  OT_RETURN_IF_ERROR(CheckSame(*world_, "the resolved configuration", ResolvedYaml(config())));
+  OT_RETURN_IF_ERROR(
+      CheckSame(*world_, "the hash of the corpus", Hex(data_.corpus->content_hash())));
+  const absl::StatusOr<std::string> program = ReadFile("/proc/self/exe");
+  OT_RETURN_IF_ERROR(Agree(*world_, program.status()));
+  return CheckSame(*world_, "the hash of the program",
+                   Hex(Xxh3(program->data(), static_cast<int64_t>(program->size()))));
 }
 
 absl::Status Run::Resume() {
-  OT_ASSIGN_OR_RETURN(directory_,
-                      RunDirectory::Open(config().checkpoint.directory, options_.fresh));
-  checkpoints_ = std::make_unique<CheckpointStore>(RunDirectory::CheckpointsOf(directory_->path()),
-                                                   config().checkpoint.keep);
+  absl::Status opened = absl::OkStatus();
+  if (root()) {
+    absl::StatusOr<std::unique_ptr<RunDirectory>> directory =
+        RunDirectory::Open(config().checkpoint.directory, options_.fresh);
+    opened = directory.status();
+    if (directory.ok()) directory_ = std::move(*directory);
+  }
+  OT_RETURN_IF_ERROR(Agree(*world_, opened));
+  checkpoints_ = std::make_unique<CheckpointStore>(
+      RunDirectory::CheckpointsOf(config().checkpoint.directory), config().checkpoint.keep, world_);
   OT_ASSIGN_OR_RETURN(const std::vector<int64_t> marked, checkpoints_->Marked());
   const Identity identity = TrainingIdentity(config(), *data_.corpus, data_.order);
   const int threads = cpu::Threads();
   if (!marked.empty()) {
     const std::string path = checkpoints_->PathOf(marked.back());
     OT_ASSIGN_OR_RETURN(state_, checkpoints_->ReadState(marked.back()));
-    OT_RETURN_IF_ERROR(CheckIdentity(path, state_.identity, identity));
+    OT_RETURN_IF_ERROR(Agree(*world_, CheckIdentity(path, state_.identity, identity)));
     if (state_.step > config().train.steps) {
-      return absl::FailedPreconditionError(
-          absl::StrCat(path, " is of step ", state_.step, ", beyond the horizon of ",
+      return Agree(*world_,
+                   absl::FailedPreconditionError(absl::StrCat(
+                       path, " is of step ", state_.step, ", beyond the horizon of ",
                        config().train.steps, " steps; raise ", loaded_.Where("train.steps"),
-                       ", or choose another checkpoint.directory"));
+                       ", or choose another checkpoint.directory")));
     }
     if (state_.threads != threads) {
       LogWarning(absl::StrCat(path, " was computed by ", state_.threads, " threads, this run has ",
@@ -170,22 +219,40 @@ absl::Status Run::Resume() {
   state_.identity = identity;
   state_.data = data_.corpus->identity();
   state_.threads = threads;
-  OT_RETURN_IF_ERROR(CheckFreeSpace(directory_->path(), checkpoint_bytes_));
+  state_.data_ranks = mesh_->layout().data;
+  state_.tensor_ranks = mesh_->layout().tensor;
+  std::vector<int64_t> bytes = {checkpoint_bytes_};
+  world_->AllReduceSum(std::span<int64_t>(bytes), Traffic::kControl);
+  OT_RETURN_IF_ERROR(
+      Agree(*world_, root() ? CheckFreeSpace(directory_->path(), bytes[0]) : absl::OkStatus()));
+  OT_RETURN_IF_ERROR(Build());
+  return Agree(*world_, root() ? Record() : absl::OkStatus());
+}
 
-  train_ = std::make_unique<TrainStep>(config(), &memory_, communicator_.get());
+absl::Status Run::Build() {
+  train_ = std::make_unique<TrainStep>(config(), mesh_.get(), &memory_);
   if (evaluation_ != nullptr) {
-    evaluator_ =
-        std::make_unique<Evaluator>(config(), train_->model(), &train_->parameters(), &memory_);
+    evaluator_ = std::make_unique<Evaluator>(config(), train_->model(), &train_->parameters(),
+                                             mesh_.get(), &memory_);
   }
+  Optimizer& optimizer = train_->optimizer();
+  saver_ = std::make_unique<CheckpointSaver>(checkpoints_.get(), optimizer.owned_values(),
+                                             optimizer.state(), config().checkpoint.background,
+                                             &memory_);
   train_->Commit();
-  if (marked.empty()) {
+  if (saved_step_ < 0) {
     train_->Initialize();
-    initial_values_ = Hex(HashOfValues(train_->parameters()));
-  } else {
-    OT_RETURN_IF_ERROR(checkpoints_->LoadModel(state_.step, &train_->parameters()));
-    OT_RETURN_IF_ERROR(checkpoints_->LoadOptimizer(state_.step, train_->optimizer().state()));
+    initial_values_ = Hex(HashOfValues(optimizer.owned_values(), *world_));
+    return absl::OkStatus();
   }
-  return Record();
+  std::vector<ShardedTensor> held = train_->parameters().values();
+  for (ShardedTensor& master : optimizer.masters()) held.push_back(std::move(master));
+  OT_RETURN_IF_ERROR(checkpoints_->LoadModel(state_.step, held));
+  return checkpoints_->LoadOptimizer(state_.step, optimizer.state());
+}
+
+absl::Status Run::WriteLine(const MetricsLine& line) {
+  return root() ? metrics_->Write(line) : absl::OkStatus();
 }
 
 absl::Status Run::Record() {
@@ -210,19 +277,25 @@ absl::Status Run::Record() {
   OT_RETURN_IF_ERROR(directory_->RecordStart(facts));
   OT_ASSIGN_OR_RETURN(metrics_, MetricsFile::Open(RunDirectory::MetricsOf(directory_->path()),
                                                   state_.metrics_bytes));
-  constants_ = std::make_unique<RunConstants>(config());
-  samples_ = std::make_unique<SampleCounter>(data_.windows);
-  samples_->Replay(data_.order, state_.sequences);
   return absl::OkStatus();
 }
 
 absl::StatusOr<int> Run::Go() {
   OT_RETURN_IF_ERROR(Preflight());
   OT_RETURN_IF_ERROR(Resume());
+  constants_ = std::make_unique<RunConstants>(config());
+  samples_ = std::make_unique<SampleCounter>(data_.windows);
+  samples_->Replay(data_.order, state_.sequences);
+  const std::string& directory = config().checkpoint.directory;
+  const Layout& layout = mesh_->layout();
   LogInfo(absl::StrCat(
-      directory_->path(), ": ", FormatCount(static_cast<double>(constants_->parameters)),
-      " parameters, ", constants_->steps, " steps of ", constants_->tokens_per_step, " tokens, ",
-      FormatBytes(memory_.total()), " of memory, ", state_.threads, " threads, ",
+      directory, ": ", FormatCount(static_cast<double>(constants_->parameters)), " parameters, ",
+      constants_->steps, " steps of ", constants_->tokens_per_step, " tokens, ",
+      FormatBytes(memory_.total()), " of memory, ",
+      layout.world() == 1
+          ? ""
+          : absl::StrCat(layout.data, " x ", layout.tensor, " ranks (data x tensor), each "),
+      state_.threads, " threads, ",
       saved_step_ < 0 ? "from the start"
                       : absl::StrCat("from the checkpoint of step ", state_.step)));
   started_ = last_save_ = Now();
@@ -232,12 +305,14 @@ absl::StatusOr<int> Run::Go() {
     // The reason goes to the metrics as well. Where they cannot be written, the first error counts.
     MetricsLine line(state_.step, "event");
     line.Add("event", "error").Add("message", finished.status().message());
-    metrics_->Write(line).IgnoreError();
+    WriteLine(line).IgnoreError();
     return finished.status();
   }
   if (!*finished) {
-    LogInfo(absl::StrCat("stopped by signal ", signals_.received(), " after step ", state_.step,
-                         ", saved; the same command continues"));
+    const int received = signals_.received();
+    LogInfo(absl::StrCat(
+        "stopped by ", received == 0 ? "another rank's signal" : absl::StrCat("signal ", received),
+        " after step ", state_.step, ", saved; the same command continues"));
     return kExitInterrupted;
   }
   std::string best;
@@ -245,7 +320,7 @@ absl::StatusOr<int> Run::Go() {
     best = absl::StrFormat(", best %s %.4f at step %d", state_.best->metric, state_.best->value,
                            state_.best->step);
   }
-  LogInfo(absl::StrCat(directory_->path(), ": finished ", state_.step, " steps, ",
+  LogInfo(absl::StrCat(directory, ": finished ", state_.step, " steps, ",
                        FormatCount(static_cast<double>(state_.tokens)), " tokens", best));
   return 0;
 }
@@ -257,32 +332,31 @@ absl::StatusOr<bool> Run::Steps() {
   if (state_.step < options.end_step) {
     loader = Loader::Start(data_.corpus, data_.order, options);
   }
-  bool stop = false;
-  OT_RETURN_IF_ERROR(StopAsked(&stop));
+  bool stop = StopAsked();
   // What was due after the last completed step and did not happen before the run stopped.
   if (!stop && EvaluationIsDue()) OT_RETURN_IF_ERROR(Evaluate(&stop));
   while (!stop && state_.step < config().train.steps) {
     OT_RETURN_IF_ERROR(Step(*loader));
-    OT_RETURN_IF_ERROR(StopAsked(&stop));
+    stop = StopAsked();
     if (!stop && EvaluationIsDue()) OT_RETURN_IF_ERROR(Evaluate(&stop));
-    OT_ASSIGN_OR_RETURN(const bool save, SaveIsDue());
-    if (save && !stop) OT_RETURN_IF_ERROR(Save());
+    OT_RETURN_IF_ERROR(saver_->Poll());
+    if (SaveIsDue() && !stop) OT_RETURN_IF_ERROR(Save());
     if (options_.after_step) options_.after_step(state_.step);
-    if (!stop) OT_RETURN_IF_ERROR(StopAsked(&stop));
+    if (!stop) stop = StopAsked();
   }
   OT_RETURN_IF_ERROR(Save());
+  OT_RETURN_IF_ERROR(saver_->Finish());
   return !stop;
 }
 
-absl::Status Run::StopAsked(bool* stop) {
-  OT_ASSIGN_OR_RETURN(*stop, communicator_->Any(signals_.received() != 0));
-  return absl::OkStatus();
-}
+bool Run::StopAsked() { return world_->Any(signals_.received() != 0); }
 
 absl::Status Run::Step(Loader& loader) {
   OT_RETURN_IF_ERROR(MarkBorders());
   const double begin = Now(), waited_before = loader.seconds_waited();
-  OT_ASSIGN_OR_RETURN(const Batch* batch, loader.Next());
+  const absl::StatusOr<const Batch*> next = loader.Next();
+  OT_RETURN_IF_ERROR(Agree(*world_, next.status()));
+  const Batch* batch = *next;
   OT_ASSIGN_OR_RETURN(const StepResult result, train_->Run(*batch, state_.step));
   StepTimes times;
   times.waited = loader.seconds_waited() - waited_before;
@@ -303,8 +377,7 @@ absl::Status Run::Step(Loader& loader) {
   data.pass = batch->pass;
   data.distinct_samples = samples_->distinct();
   data.max_repeats = samples_->max_repeats();
-  OT_RETURN_IF_ERROR(metrics_->Write(
-      TrainLine(*constants_, state_, result, TablesOf(train_->parameters()), data, times)));
+  OT_RETURN_IF_ERROR(WriteLine(TrainLine(*constants_, state_, result, data, times)));
   if (result.step == 0) CheckStepZero(result);
   ShowProgress(result, data.epoch);
   return absl::OkStatus();
@@ -314,11 +387,11 @@ absl::Status Run::MarkBorders() {
   const int64_t step = state_.step, candidates = CandidatesOfStep(config(), step);
   const bool stages = config().loss.sampled_softmax.has_value();
   if (stages && (step == 0 || candidates != CandidatesOfStep(config(), step - 1))) {
-    OT_RETURN_IF_ERROR(metrics_->Write(StageEvent(*constants_, state_, candidates)));
+    OT_RETURN_IF_ERROR(WriteLine(StageEvent(*constants_, state_, candidates)));
   }
   const auto pass = pass_starts_.find(step);
   if (pass == pass_starts_.end()) return absl::OkStatus();
-  return metrics_->Write(PassEvent(*constants_, state_, pass->second));
+  return WriteLine(PassEvent(*constants_, state_, pass->second));
 }
 
 double Run::Epoch() const {
@@ -384,8 +457,8 @@ EvaluationMoment Run::Moment() {
 
 absl::Status Run::Evaluate(bool* stopped) {
   const double begin = Now();
-  const absl::StatusOr<EvaluationScores> scores = evaluator_->Run(
-      train_->context(), *evaluation_, Moment(), [this] { return signals_.received() != 0; });
+  const absl::StatusOr<EvaluationScores> scores =
+      evaluator_->Run(train_->context(), *evaluation_, Moment(), [this] { return StopAsked(); });
   if (absl::IsCancelled(scores.status())) {
     *stopped = true;
     return absl::OkStatus();
@@ -405,23 +478,25 @@ absl::Status Run::Evaluate(bool* stopped) {
                             primary->macro_tag(), loss, primary->subsets.size(),
                             FormatDuration(Now() - begin), sampled ? ", in a sampled stage" : ""));
   }
-  return metrics_->Write(
+  return WriteLine(
       EvalLine(*constants_, state_, *scores, Epoch(), CandidatesBehind(config(), state_.step)));
 }
 
-absl::StatusOr<bool> Run::SaveIsDue() {
+bool Run::SaveIsDue() {
   const CheckpointConfig& checkpoint = config().checkpoint;
   if (checkpoint.every_steps > 0 && state_.step % checkpoint.every_steps == 0) return true;
   const bool late =
       checkpoint.every_minutes > 0 && Now() - last_save_ >= 60 * checkpoint.every_minutes;
-  return communicator_->Any(late);
+  return world_->Any(late);
 }
 
 absl::Status Run::Save() {
   if (saved_step_ == state_.step) return absl::OkStatus();
-  OT_RETURN_IF_ERROR(metrics_->Sync());
-  state_.metrics_bytes = metrics_->bytes();
-  OT_RETURN_IF_ERROR(checkpoints_->Save(state_, train_->parameters(), train_->optimizer().state()));
+  if (root()) {
+    OT_RETURN_IF_ERROR(metrics_->Sync());
+    state_.metrics_bytes = metrics_->bytes();
+  }
+  OT_RETURN_IF_ERROR(saver_->Save(state_));
   saved_step_ = state_.step;
   last_save_ = Now();
   return absl::OkStatus();
@@ -429,8 +504,8 @@ absl::Status Run::Save() {
 
 }  // namespace
 
-absl::StatusOr<int> Train(LoadedConfig loaded, const TrainOptions& options) {
-  Run run(std::move(loaded), options);
+absl::StatusOr<int> Train(LoadedConfig loaded, const TrainOptions& options, Communicator* world) {
+  Run run(std::move(loaded), options, world);
   return run.Go();
 }
 

@@ -1,14 +1,15 @@
-// TrainStep: one optimizer step, the same code path for `overtok train`, `trace` and `bench step`:
-// micro-batches forward and backward, one division by the global weight sum, norms, the guard
-// against non-finite values, the update.
+// TrainStep: one optimizer step, the same code path for `overtok train`, `trace` and `bench step`,
+// on one rank or many: micro-batches forward and backward, one division by the global weight sum,
+// sums over ranks, norms, the guard against non-finite values, the update.
 #pragma once
 
 #include <array>
 #include <cstdint>
 #include <memory>
+#include <string>
 #include <vector>
 
-#include "core/comm/communicator.h"
+#include "core/comm/mesh.h"
 #include "core/context.h"
 #include "core/memory.h"
 #include "core/parameter.h"
@@ -33,6 +34,12 @@ struct HeadResult {
   CandidateFacts candidates;  // of a sampled head
 };
 
+// One table's part of a step.
+struct TableFacts {
+  std::string name;          // "ngram.0", "gram2"
+  int64_t rows_touched = 0;  // distinct rows, over all ranks
+};
+
 struct StepResult {
   int64_t step = 0;               // the step that was taken, from 0
   double loss = 0;                // the scalar that was differentiated
@@ -41,6 +48,7 @@ struct StepResult {
   double weight_sum = 0;          // of the main head
   std::vector<HeadResult> heads;  // in the order of Transformer::heads()
   int64_t stage_candidates = 0;   // P of the main head's stage, or V
+  std::vector<TableFacts> tables;
   bool tables_frozen = false;
   double lr_scale = 0, lr = 0, adam_lr = 0;
   std::array<double, kOptimizerGroups> norms{};  // before clipping, by OptimizerGroup
@@ -52,16 +60,17 @@ struct StepResult {
 // planned, not run.
 class TrainStep {
  public:
-  TrainStep(const Config& config, Memory* memory, Communicator* communicator);
+  // The configuration fits the mesh (trainer/layout.h), which must outlive the step.
+  TrainStep(const Config& config, const Mesh* mesh, Memory* memory);
 
   // Initial values of a run that starts at step 0.
-  void Initialize() { parameters_.Initialize(config_.train.seed); }
+  void Initialize();
 
-  // Loss and gradients of `batch` (B windows), then the update of `step`. A non-finite loss or norm
-  // is an error that names the step, and no parameter or state has changed then. Zero total weight
-  // gives loss 0 and zero gradients.
+  // Collective. Loss and gradients of `batch` (all B windows, on every rank), then the update of
+  // `step`. A non-finite loss or norm is an error that names the step, the same on all ranks, and
+  // no parameter or state has changed then. Zero total weight gives loss 0 and zero gradients.
   absl::StatusOr<StepResult> Run(const Batch& batch, int64_t step);
-  // The same without the update.
+  // The same without the update: gradients of owned pieces are complete then.
   absl::StatusOr<StepResult> Gradients(const Batch& batch, int64_t step);
 
   ParameterSet& parameters() { return parameters_; }
@@ -69,20 +78,27 @@ class TrainStep {
   Transformer& model() { return *model_; }
   Context& context() { return context_; }
   const Config& config() const { return config_; }
+  const Mesh& mesh() const { return *mesh_; }
   // Call after the last component has taken its memory (an evaluator may share it); allocates the
   // scratch.
   void Commit() { memory_->Commit(&context_); }
 
  private:
   void ReinitializeTables(int64_t pass, int64_t step);
+  // Sums of losses over all micro-batches of the batch, in their order: the same bits under every
+  // layout. Fills what of `result` follows from them.
+  void RunMicroBatches(StepResult* result);
+  std::vector<TableFacts> CountTables();
 
   Config config_;
+  const Mesh* mesh_;
   Memory* memory_;
-  Communicator* communicator_;
   Context context_;
   ParameterSet parameters_;
   std::unique_ptr<Transformer> model_;
   std::unique_ptr<Optimizer> optimizer_;
+  // Of every micro-batch of the batch: losses of the heads, then the sum of lse^2.
+  std::vector<double> sums_;
 };
 
 }  // namespace overtok

@@ -49,9 +49,7 @@ Batch UnevenBatch() {
 class Training {
  public:
   explicit Training(const Config& config)
-      : memory_(Memory::Mode::kReal),
-        communicator_(OneRank()),
-        step_(config, &memory_, communicator_.get()) {
+      : memory_(Memory::Mode::kReal), step_(config, &mesh_, &memory_) {
     step_.Commit();
     step_.Initialize();
   }
@@ -68,7 +66,7 @@ class Training {
 
  private:
   Memory memory_;
-  std::unique_ptr<Communicator> communicator_;
+  Mesh mesh_;
   TrainStep step_;
 };
 
@@ -168,7 +166,7 @@ TEST(ReportedFaults, BothRatesAreRead) {
     once->Initialize();
     twice->Initialize();
     for (Training* t : {&once, &twice}) {
-      for (const NamedState& state : (*t)->optimizer().state()) {
+      for (const ShardedTensor& state : (*t)->optimizer().state()) {
         std::memset(state.tensor.raw(), 0, static_cast<size_t>(state.tensor.bytes()));
       }
     }

@@ -150,8 +150,8 @@ std::vector<float> DenseGradient(const Parameter& parameter) {
 void CompareWithReference(const Config& config) {
   const Batch batch = MakeBatch(config);
   Memory memory(Memory::Mode::kReal);
-  const auto communicator = OneRank();
-  TrainStep train(config, &memory, communicator.get());
+  const Mesh mesh;
+  TrainStep train(config, &mesh, &memory);
   train.Commit();
   train.Initialize();
   ReferenceParameters parameters;
@@ -315,8 +315,8 @@ INSTANTIATE_TEST_SUITE_P(
 // Weights after some steps, as bytes.
 std::vector<float> Trained(const Config& config, int steps) {
   Memory memory(Memory::Mode::kReal);
-  const auto communicator = OneRank();
-  TrainStep train(config, &memory, communicator.get());
+  const Mesh mesh;
+  TrainStep train(config, &mesh, &memory);
   train.Commit();
   train.Initialize();
   const Batch batch = MakeBatch(config);
@@ -356,8 +356,8 @@ TEST(Transformer, BatchWithoutWeightHasNoLossAndNoGradient) {
   std::fill(batch.loss_weight.begin(), batch.loss_weight.end(), 0.0F);
   batch.weight_sum = 0;
   Memory memory(Memory::Mode::kReal);
-  const auto communicator = OneRank();
-  TrainStep train(config, &memory, communicator.get());
+  const Mesh mesh;
+  TrainStep train(config, &mesh, &memory);
   train.Commit();
   train.Initialize();
   const auto result = train.Run(batch, 0);
@@ -375,8 +375,8 @@ TEST(Transformer, BatchWithoutWeightHasNoLossAndNoGradient) {
 TEST(Transformer, NonFiniteLossUpdatesNothing) {
   const Config config = MakeConfig({"", 3, 3, 4, true, false, 0, 2});
   Memory memory(Memory::Mode::kReal);
-  const auto communicator = OneRank();
-  TrainStep train(config, &memory, communicator.get());
+  const Mesh mesh;
+  TrainStep train(config, &mesh, &memory);
   train.Commit();
   train.Initialize();
   Parameter* head = train.parameters().Find("lm_head.weight");
@@ -388,7 +388,7 @@ TEST(Transformer, NonFiniteLossUpdatesNothing) {
   EXPECT_NE(std::string(result.status().message()).find("step 4"), std::string::npos);
   const float* after = train.parameters().Find("embed.weight")->value.data<float>();
   EXPECT_EQ(std::memcmp(before.data(), after, before.size() * sizeof(float)), 0);
-  for (const NamedState& state : train.optimizer().state()) {
+  for (const ShardedTensor& state : train.optimizer().state()) {
     for (int64_t i = 0; i < state.tensor.elements(); ++i)
       ASSERT_EQ(state.tensor.data<float>()[i], 0) << state.name;
   }
@@ -396,12 +396,12 @@ TEST(Transformer, NonFiniteLossUpdatesNothing) {
 
 TEST(Transformer, PlansWhatItTakes) {
   const Config config = MakeConfig({"", 4, 2, 4, true, false, 0, 2});
-  const auto communicator = OneRank();
+  const Mesh mesh;
   Memory dry(Memory::Mode::kDry);
-  TrainStep planned(config, &dry, communicator.get());
+  TrainStep planned(config, &mesh, &dry);
   planned.Commit();
   Memory real(Memory::Mode::kReal);
-  TrainStep taken(config, &real, communicator.get());
+  TrainStep taken(config, &mesh, &real);
   taken.Commit();
   for (int i = 0; i < kPurposes; ++i) {
     EXPECT_EQ(dry.bytes(static_cast<Purpose>(i)), real.bytes(static_cast<Purpose>(i)));

@@ -5,7 +5,7 @@
 #include <fstream>
 #include <numbers>
 
-#include "core/comm/communicator.h"
+#include "core/comm/mesh.h"
 #include "core/io/files.h"
 #include "tests/support/temporary_directory.h"
 #include "tests/trainer/tiny_run.h"
@@ -45,9 +45,9 @@ class EvaluatorTest : public ::testing::Test {
     OT_ASSIGN_OR_RETURN(const std::unique_ptr<EvaluationData> data,
                         EvaluationData::Open(loaded.config, identity_));
     Memory memory(Memory::Mode::kReal);
-    const std::unique_ptr<Communicator> communicator = OneRank();
-    TrainStep train(loaded.config, &memory, communicator.get());
-    Evaluator evaluator(loaded.config, train.model(), &train.parameters(), &memory);
+    const Mesh mesh;
+    TrainStep train(loaded.config, &mesh, &memory);
+    Evaluator evaluator(loaded.config, train.model(), &train.parameters(), &mesh, &memory);
     train.Commit();
     train.Initialize();
     absl::StatusOr<EvaluationScores> scores;
@@ -80,8 +80,8 @@ TEST_F(EvaluatorTest, EqualsTheLossOfTheTrainingStep) {
   Batch batch;
   OT_ASSERT_OK(FillBatch(*data->corpus, data->order, data->loader, 0, &batch));
   Memory memory(Memory::Mode::kReal);
-  const std::unique_ptr<Communicator> communicator = OneRank();
-  TrainStep train(loaded.config, &memory, communicator.get());
+  const Mesh mesh;
+  TrainStep train(loaded.config, &mesh, &memory);
   train.Commit();
   train.Initialize();
   const absl::StatusOr<StepResult> step = train.Gradients(batch, 0);
@@ -217,9 +217,9 @@ TEST_F(EvaluatorTest, BitsPerByteOfText) {
 
 // `overtok eval` finds the values that the run itself found at its last step.
 TEST_F(EvaluatorTest, ACheckpointScoresAsItDidInTheRun) {
-  ASSERT_EQ(Train(TinyConfig(root(), "run").value(), TrainOptions()).value(), 0);
+  ASSERT_EQ(Train(TinyConfig(root(), "run").value(), TrainOptions(), testing::Alone()).value(), 0);
   const LoadedConfig loaded = TinyConfig(root(), "run").value();
-  const absl::StatusOr<EvaluationReport> report = EvaluateCheckpoint(loaded, {});
+  const absl::StatusOr<EvaluationReport> report = EvaluateCheckpoint(loaded, {}, testing::Alone());
   OT_ASSERT_OK(report);
   EXPECT_EQ(report->step, 10);
   EXPECT_EQ(report->tokens, 480);
@@ -229,11 +229,12 @@ TEST_F(EvaluatorTest, ACheckpointScoresAsItDidInTheRun) {
   const std::string text = line.ToJson(0);
   const size_t begin = text.find("\"eval/"), end = text.size() - 1;
   EXPECT_NE(metrics.find(text.substr(begin, end - begin)), std::string::npos) << text;
-  OT_EXPECT_ERROR(EvaluateCheckpoint(loaded, {.step = 3}), "finished ones are of the steps: 10");
-  OT_EXPECT_ERROR(
-      EvaluateCheckpoint(TinyConfig(root(), "run", {"model.hybrid_norm=false"}).value(), {}),
-      "model.hybrid_norm");
-  OT_EXPECT_ERROR(EvaluateCheckpoint(TinyConfig(root(), "none").value(), {}),
+  OT_EXPECT_ERROR(EvaluateCheckpoint(loaded, {.step = 3}, testing::Alone()),
+                  "finished ones are of the steps: 10");
+  OT_EXPECT_ERROR(EvaluateCheckpoint(TinyConfig(root(), "run", {"model.hybrid_norm=false"}).value(),
+                                     {}, testing::Alone()),
+                  "model.hybrid_norm");
+  OT_EXPECT_ERROR(EvaluateCheckpoint(TinyConfig(root(), "none").value(), {}, testing::Alone()),
                   "no finished checkpoint");
 }
 

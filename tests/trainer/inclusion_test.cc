@@ -5,7 +5,7 @@
 #include <cmath>
 #include <set>
 
-#include "core/comm/communicator.h"
+#include "core/comm/mesh.h"
 #include "data/loader.h"
 #include "tests/support/temporary_directory.h"
 #include "tests/trainer/tiny_run.h"
@@ -110,9 +110,9 @@ TEST(InclusionTest, AdjustedEvaluationEqualsADirectComputation) {
   EvaluationData data;
   data.Append(std::move(collection));
   Memory memory(Memory::Mode::kReal);
-  const std::unique_ptr<Communicator> communicator = OneRank();
-  TrainStep train(config, &memory, communicator.get());
-  Evaluator evaluator(config, train.model(), &train.parameters(), &memory);
+  const Mesh mesh;
+  TrainStep train(config, &mesh, &memory);
+  Evaluator evaluator(config, train.model(), &train.parameters(), &mesh, &memory);
   train.Commit();
   train.Initialize();
   EvaluationMoment moment;

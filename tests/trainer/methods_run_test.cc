@@ -40,7 +40,7 @@ class MethodsRunTest : public ::testing::Test {
       const auto it = signals.find(step);
       if (it != signals.end()) std::raise(it->second);
     };
-    return overtok::Train(std::move(loaded), options);
+    return overtok::Train(std::move(loaded), options, testing::Alone());
   }
   std::vector<Json> Lines(const std::string& run, const std::string& kind) {
     std::vector<Json> lines;

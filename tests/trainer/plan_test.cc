@@ -6,7 +6,7 @@
 #include <map>
 #include <nlohmann/json.hpp>
 
-#include "core/comm/communicator.h"
+#include "core/comm/mesh.h"
 #include "core/io/files.h"
 #include "tests/support/temporary_directory.h"
 #include "tests/trainer/tiny_run.h"
@@ -46,9 +46,9 @@ TEST_F(PlanTest, MemoryIsWhatARunTakes) {
                                           : TinyConfig(root(), "run", {setting}).value();
       const MemoryPlan plan = PlanMemory(loaded.config, 10);
       Memory memory(Memory::Mode::kReal);
-      const std::unique_ptr<Communicator> communicator = OneRank();
-      TrainStep train(loaded.config, &memory, communicator.get());
-      const Evaluator evaluator(loaded.config, train.model(), &train.parameters(), &memory);
+      const Mesh mesh;
+      TrainStep train(loaded.config, &mesh, &memory);
+      const Evaluator evaluator(loaded.config, train.model(), &train.parameters(), &mesh, &memory);
       train.Commit();
       for (int p = 0; p < kPurposes; ++p) {
         EXPECT_EQ(plan.by_purpose[static_cast<size_t>(p)], memory.bytes(static_cast<Purpose>(p)))
@@ -81,9 +81,9 @@ TEST_F(PlanTest, DiskIsWithinThePlan) {
   const LoadedConfig loaded = TinyConfig(root(), "run").value();
   const absl::StatusOr<Plan> plan = MakePlan(loaded);
   OT_ASSERT_OK(plan);
-  ASSERT_EQ(Train(loaded, TrainOptions()).value(), 0);
+  ASSERT_EQ(Train(loaded, TrainOptions(), testing::Alone()).value(), 0);
   int64_t bytes = 0;
-  for (const char* file : {"model.h5", "optimizer.h5", "state.json", "complete"}) {
+  for (const char* file : {"rank-00000.h5", "tensors.json", "state.json", "complete"}) {
     bytes += FileSize(absl::StrCat(root(), "/run/checkpoints/step-00000010/", file)).value();
   }
   EXPECT_LE(bytes, plan->memory.checkpoint);
@@ -94,8 +94,8 @@ TEST_F(PlanTest, ParametersAreTheModelsOwn) {
   const absl::StatusOr<LoadedConfig> loaded = WithMethods(root());
   OT_ASSERT_OK(loaded);
   Memory memory(Memory::Mode::kDry);
-  const std::unique_ptr<Communicator> communicator = OneRank();
-  TrainStep train(loaded->config, &memory, communicator.get());
+  const Mesh mesh;
+  TrainStep train(loaded->config, &mesh, &memory);
   std::array<int64_t, kOptimizerGroups> groups{};
   std::map<std::string, int64_t> tables;
   for (const Parameter& parameter : train.parameters().all()) {

@@ -43,7 +43,7 @@ class ResumeTest : public ::testing::Test {
       const auto it = signals.find(step);
       if (it != signals.end()) std::raise(it->second);
     };
-    return overtok::Train(std::move(loaded), options);
+    return overtok::Train(std::move(loaded), options, testing::Alone());
   }
   void ExpectSame(const std::string& a, const std::string& b) {
     const absl::StatusOr<RunTrace> first = TraceOf(Run(a)), second = TraceOf(Run(b));

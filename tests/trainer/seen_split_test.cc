@@ -75,11 +75,12 @@ TEST_F(SeenSplitTest, CountsAreThoseOfTheOrder) {
 TEST_F(SeenSplitTest, EvaluatesTheSlicesBesideTheHeldOutSets) {
   const std::vector<std::string> overrides = {
       "data.passes=4", "train.steps=8", "optimizer.adam_lr=0.03", "loss.sampled_softmax=null"};
-  ASSERT_EQ(Train(Load(overrides), TrainOptions()).value(), 0);
+  ASSERT_EQ(Train(Load(overrides), TrainOptions(), testing::Alone()).value(), 0);
   EvaluateOptions options;
   options.seen = true;
   options.windows = 2;
-  const absl::StatusOr<EvaluationReport> report = EvaluateCheckpoint(Load(overrides), options);
+  const absl::StatusOr<EvaluationReport> report =
+      EvaluateCheckpoint(Load(overrides), options, testing::Alone());
   OT_ASSERT_OK(report);
   ASSERT_EQ(report->scores.collections.size(), 2u);
   EXPECT_EQ(report->scores.collections[0].prefix, "eval/held_out");
@@ -105,18 +106,21 @@ TEST_F(SeenSplitTest, EvaluatesTheSlicesBesideTheHeldOutSets) {
 
 TEST_F(SeenSplitTest, ScramblingChangesModelsWithTables) {
   // Rows apart by modulus / 2 + 7919 (mod modulus) differ from their own.
-  ASSERT_EQ(Train(Load({}), TrainOptions()).value(), 0);
+  ASSERT_EQ(Train(Load({}), TrainOptions(), testing::Alone()).value(), 0);
   EvaluateOptions options;
-  const absl::StatusOr<EvaluationReport> plain = EvaluateCheckpoint(Load({}), options);
+  const absl::StatusOr<EvaluationReport> plain =
+      EvaluateCheckpoint(Load({}), options, testing::Alone());
   options.scramble_ngrams = true;
-  const absl::StatusOr<EvaluationReport> scrambled = EvaluateCheckpoint(Load({}), options);
+  const absl::StatusOr<EvaluationReport> scrambled =
+      EvaluateCheckpoint(Load({}), options, testing::Alone());
   OT_ASSERT_OK(plain);
   OT_ASSERT_OK(scrambled);
   EXPECT_NE(plain->scores.primary()->macro_loss(), scrambled->scores.primary()->macro_loss());
   EXPECT_THAT(scrambled->ToText(), ::testing::HasSubstr("scrambled"));
   EXPECT_EQ(nlohmann::json::parse(scrambled->ToJson()).at("scrambled_ngrams"), true);
   EXPECT_EQ(nlohmann::json::parse(plain->ToJson()).at("scrambled_ngrams"), false);
-  OT_EXPECT_ERROR(EvaluateCheckpoint(Load({}, false), options), "no n-gram tables");
+  OT_EXPECT_ERROR(EvaluateCheckpoint(Load({}, false), options, testing::Alone()),
+                  "no n-gram tables");
 }
 
 // `overtok eval` reads tables whose rows reflect different steps and finds the run's own values, in
@@ -128,10 +132,11 @@ TEST_F(SeenSplitTest, ACheckpointOfTheMethodsScoresAsItDidInTheRun) {
           absl::StrCat("model.ngram_embedding.each_pass=", each_pass), "checkpoint.every_steps=7",
           "eval.inclusion_adjusted=true", "eval.every_steps=7"};
       OT_ASSERT_OK(RemoveTree(root() + "/run"));
-      ASSERT_EQ(Train(Load(overrides), TrainOptions()).value(), 0);
+      ASSERT_EQ(Train(Load(overrides), TrainOptions(), testing::Alone()).value(), 0);
       EvaluateOptions options;
       options.step = steps;
-      const absl::StatusOr<EvaluationReport> report = EvaluateCheckpoint(Load(overrides), options);
+      const absl::StatusOr<EvaluationReport> report =
+          EvaluateCheckpoint(Load(overrides), options, testing::Alone());
       OT_ASSERT_OK(report);
       EXPECT_EQ(report->stage_candidates, steps == 7 ? 32 : 0);
       EXPECT_EQ(report->scores.adjusted.size(), steps == 7 ? 1u : 0u);

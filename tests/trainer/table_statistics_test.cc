@@ -6,7 +6,7 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
-#include "core/comm/communicator.h"
+#include "core/comm/mesh.h"
 #include "data/loader.h"
 #include "tests/support/temporary_directory.h"
 #include "tests/trainer/tiny_run.h"
@@ -89,10 +89,11 @@ TEST(BenchStepTest, StartsWithTablesOfTheAgeAskedFor) {
   const TemporaryDirectory directory;
   std::vector<std::string> overrides = MethodOverrides();
   overrides.push_back("train.steps=40");
-  const Config config = TinyConfig(directory.path(), "run", overrides).value().config;
+  const LoadedConfig loaded = TinyConfig(directory.path(), "run", overrides).value();
+  const Config& config = loaded.config;
   Memory memory(Memory::Mode::kReal);
-  const std::unique_ptr<Communicator> communicator = OneRank();
-  TrainStep train(config, &memory, communicator.get());
+  const Mesh mesh;
+  TrainStep train(config, &mesh, &memory);
   train.Commit();
   train.Initialize();
   const BatchSource source(config, IdDistribution::kZipf, 3);
@@ -121,7 +122,7 @@ TEST(BenchStepTest, StartsWithTablesOfTheAgeAskedFor) {
   options.table_age = 20;
   options.warmup = 1;
   options.repetitions = 3;
-  const absl::StatusOr<BenchStepResult> result = BenchStep(config, options);
+  const absl::StatusOr<BenchStepResult> result = BenchStep(loaded, options, testing::Alone());
   OT_ASSERT_OK(result);
   EXPECT_EQ(result->first_step, 20);
   EXPECT_EQ(result->candidates, 32);  // steps 20 to 31 of 40
@@ -132,7 +133,7 @@ TEST(BenchStepTest, StartsWithTablesOfTheAgeAskedFor) {
   EXPECT_EQ(json.at("overflow_share"), 0.0);
   // Too short a run is lengthened so that the benchmark stays in the first stage.
   options.table_age = 100;
-  const absl::StatusOr<BenchStepResult> late = BenchStep(config, options);
+  const absl::StatusOr<BenchStepResult> late = BenchStep(loaded, options, testing::Alone());
   OT_ASSERT_OK(late);
   EXPECT_EQ(late->candidates, 24);
   EXPECT_EQ(late->stage, 0);

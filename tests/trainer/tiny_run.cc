@@ -93,8 +93,13 @@ absl::StatusOr<std::vector<std::string>> StableMetrics(const std::string& path) 
   return lines;
 }
 
+Communicator* Alone() {
+  static Communicator* const world = OneRank().release();
+  return world;
+}
+
 absl::StatusOr<RunTrace> TraceOf(const std::string& run_directory) {
-  const CheckpointStore store(RunDirectory::CheckpointsOf(run_directory), 2);
+  const CheckpointStore store(RunDirectory::CheckpointsOf(run_directory), 2, Alone());
   OT_ASSIGN_OR_RETURN(const std::vector<int64_t> marked, store.Marked());
   if (marked.empty()) return absl::NotFoundError(absl::StrCat(run_directory, ": no checkpoint"));
   RunTrace trace;

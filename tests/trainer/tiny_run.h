@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "core/comm/communicator.h"
 #include "core/status.h"
 #include "trainer/checkpoint.h"
 #include "trainer/config/load.h"
@@ -39,6 +40,9 @@ absl::StatusOr<LoadedConfig> TinyConfig(const std::string& root, const std::stri
 // Overrides that turn on input tables, the second-token head and a sampled softmax: 24 candidates
 // for steps 0 to 4, 32 for 5 to 7, all 64 classes for 8 and 9.
 std::vector<std::string> MethodOverrides();
+
+// The world of a run of one process.
+Communicator* Alone();
 
 // What two runs have to share to be called the same, times apart: the state of the newest
 // checkpoint (hashes of weights, moments and ids among it) and the lines of metrics.jsonl.

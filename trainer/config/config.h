@@ -8,10 +8,13 @@
 #include <string>
 #include <vector>
 
+#include "core/gradient_sum.h"
+#include "core/sharding.h"
 #include "core/tensor.h"
 #include "data/order.h"
 #include "losses/config.h"
 #include "model/config.h"
+#include "model/hf_names.h"
 #include "optim/config.h"
 
 namespace overtok {
@@ -44,6 +47,10 @@ struct TrainConfig {
   int64_t batch_sequences = 0;        // B, windows per optimizer step
   int64_t micro_batch_sequences = 0;  // windows per forward and backward pass; divides B
   uint64_t seed = 0;                  // of the initial values
+  // Weights to begin with in their place (docs/initial_weights.md); a run that has a checkpoint
+  // continues from that.
+  std::optional<std::string> initial_weights;
+  NewParameters new_parameters = NewParameters::kRefuse;  // those that initial_weights lack
   Device device = Device::kCpu;
   DType precision = DType::kF32;           // of compute: kF32 or kBF16; values and state stay f32
   Recompute recompute = Recompute::kNone;  // kBlock: keep a block's input, redo its forward pass
@@ -74,10 +81,14 @@ struct CheckpointConfig {
   double every_minutes = 10;  // save after so many minutes of wall time; 0: not by time
   int64_t every_steps = 0;    // save after every so many steps; 0: not by steps
   int64_t keep = 2;           // newest checkpoints that stay
+  bool background = false;    // write a copy while training goes on
 };
 
+// What the number of ranks cannot tell; data-parallel ranks are all ranks over `tensor`.
 struct ParallelConfig {
-  int64_t tensor = 1;  // ranks that share one replica of the model
+  int64_t tensor = 1;                     // ranks that share one replica of the model
+  Split vocabulary_map = Split::kBlocks;  // rows of embedding and heads: kBlocks or kRows
+  GradientOrder gradient_sum = GradientOrder::kTree;
 };
 
 struct Config {

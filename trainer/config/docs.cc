@@ -46,7 +46,7 @@ Keys that exclude each other (the horizons; `data.passes` and `data.unique_token
 `train.tokens=1B` on the command line takes the place of `train.steps` in a file. Inside one layer,
 two of them are an error.
 
-Paths under `data`, `eval` and `checkpoint` are relative to the working directory.
+Paths under `data`, `train`, `eval` and `checkpoint` are relative to the working directory.
 
 ## What is refused
 

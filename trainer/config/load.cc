@@ -5,7 +5,6 @@
 #include <set>
 #include <utility>
 
-#include "absl/strings/match.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "core/io/files.h"
@@ -250,6 +249,17 @@ absl::StatusOr<LoadedConfig> Interpret(const YamlValue& tree, const std::string&
   return absl::InvalidArgumentError(absl::StrJoin(errors, "\n"));
 }
 
+// The key is in a group of which exactly one has to be given.
+bool OneIsRequired(absl::string_view key) {
+  for (const ExclusiveKeys& group : ConfigExclusiveKeys()) {
+    if (group.required &&
+        std::find(group.keys.begin(), group.keys.end(), key) != group.keys.end()) {
+      return true;
+    }
+  }
+  return false;
+}
+
 }  // namespace
 
 std::string LoadedConfig::Where(absl::string_view key) const {
@@ -309,9 +319,9 @@ std::string ResolvedYaml(const Config& config) {
       off = section;
       continue;
     }
-    const bool horizon = absl::StartsWith(key.name, "train.") && key.initial == "null";
     const std::string value = key.write(config);
-    if (FindInactive(key.name, config) != nullptr || (horizon && value == "null")) continue;
+    const bool other_horizon = value == "null" && OneIsRequired(key.name);
+    if (FindInactive(key.name, config) != nullptr || other_horizon) continue;
     write(key.name, value);
   }
   return out;

@@ -67,6 +67,19 @@ void AddTrainKeys(std::vector<Key>& keys) {
                           "Smaller needs less memory and changes no result's meaning.")
                      .OrAuto("batch_sequences"));
   keys.push_back(SeedKey("train.seed", OT_FIELD(train.seed), "0", "Seed of the initial values."));
+  keys.push_back(OptionalTextKey(
+      "train.initial_weights", OT_FIELD(train.initial_weights),
+      "Weights to begin with in place of drawn ones: a Hugging Face checkpoint of the architecture "
+      "Qwen3, as a directory, a file *.safetensors or an index, relative to the working directory "
+      "(docs/initial_weights.md). A run that has a checkpoint of its own continues from that. "
+      "null: all values are drawn from the seed."));
+  keys.push_back(EnumKey<NewParameters>(
+      "train.new_parameters", OT_FIELD(train.new_parameters),
+      {{"refuse", static_cast<int>(NewParameters::kRefuse)},
+       {"draw", static_cast<int>(NewParameters::kDraw)}},
+      "refuse",
+      "Parameters that initial_weights cannot have: output norms of hybrid norm, hashed tables, "
+      "further heads. refuse: an error; draw: from the seed."));
   keys.push_back(EnumKey<Device>("train.device", OT_FIELD(train.device),
                                  {{"cpu", static_cast<int>(Device::kCpu)}}, "auto",
                                  "What computes.",
@@ -121,8 +134,27 @@ void AddOtherKeys(std::vector<Key>& keys) {
                           "0", "Save after every so many steps; 0: not by steps."));
   keys.push_back(WholeKey("checkpoint.keep", OT_FIELD(checkpoint.keep), 1, kLarge, "2",
                           "How many of the newest checkpoints stay."));
-  keys.push_back(WholeKey("parallel.tensor", OT_FIELD(parallel.tensor), 1, 1, "1",
-                          "Ranks that share one replica of the model."));
+  keys.push_back(BoolKey("checkpoint.background", OT_FIELD(checkpoint.background), "false",
+                         "Copy what is to be saved into memory taken up front, and write the copy "
+                         "while training goes on."));
+  keys.push_back(WholeKey("parallel.tensor", OT_FIELD(parallel.tensor), 1, 64, "1",
+                          "Ranks that share one replica of the model: each has some of the heads, "
+                          "of the MLP's inner width and of the vocabulary's rows. All ranks over "
+                          "this are data-parallel."));
+  keys.push_back(EnumKey<Split>(
+      "parallel.vocabulary_map", OT_FIELD(parallel.vocabulary_map),
+      {{"cyclic64", static_cast<int>(Split::kBlocks)},
+       {"contiguous", static_cast<int>(Split::kRows)}},
+      "cyclic64",
+      "Which rows of embedding and heads a rank has. cyclic64: blocks of 64 rows, dealt round, so "
+      "that frequent ids spread; contiguous: one range."));
+  keys.push_back(EnumKey<GradientOrder>(
+      "parallel.gradient_sum", OT_FIELD(parallel.gradient_sum),
+      {{"tree", static_cast<int>(GradientOrder::kTree)},
+       {"plain", static_cast<int>(GradientOrder::kPlain)}},
+      "tree",
+      "How gradients of micro-batches add up. tree: one fixed tree, the same bits however the "
+      "batch is divided among ranks and micro-batches; plain: in order, in less memory."));
 }
 
 }  // namespace overtok

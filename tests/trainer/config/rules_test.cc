@@ -84,6 +84,22 @@ TEST(Rules, OptionsWithoutEffectOnTheCommandLine) {
   OT_ASSERT_OK(LoadSmall({"data.order={type: feistel, a: null}"}));
 }
 
+TEST(Rules, InitialWeights) {
+  auto loaded = LoadSmall();
+  OT_ASSERT_OK(loaded);
+  EXPECT_FALSE(loaded->config.train.initial_weights.has_value());
+  OT_EXPECT_ERROR(LoadSmall({"train.new_parameters=draw"}),
+                  "train.new_parameters: has no effect with train.initial_weights: null");
+  loaded = LoadSmall({"train.initial_weights=base", "train.new_parameters=draw"});
+  OT_ASSERT_OK(loaded);
+  EXPECT_EQ(loaded->config.train.initial_weights, "base");
+  EXPECT_EQ(loaded->config.train.new_parameters, NewParameters::kDraw);
+  loaded = LoadConfigText(ResolvedYaml(loaded->config), "resolved.yaml");
+  OT_ASSERT_OK(loaded);
+  EXPECT_EQ(loaded->config.train.initial_weights, "base");
+  EXPECT_EQ(loaded->config.train.new_parameters, NewParameters::kDraw);
+}
+
 TEST(Rules, InheritedOptionsAreSilentlyInactive) {
   TemporaryDirectory directory;
   std::ofstream(directory.File("small.yaml"))
