@@ -49,7 +49,7 @@ set(OVERTOK_MPI_ENVIRONMENT OMP_NUM_THREADS=1 OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLO
 # A CTest entry that starts PROGRAM (a target) by mpirun on so many RANKS, also where there are fewer cores.
 function(overtok_mpi_run name program ranks)
   add_test(NAME ${name} COMMAND ${MPIEXEC_EXECUTABLE} -n ${ranks} --oversubscribe --bind-to none $<TARGET_FILE:${program}>)
-  set_tests_properties(${name} PROPERTIES TIMEOUT 600 PROCESSORS ${ranks} ENVIRONMENT "${OVERTOK_MPI_ENVIRONMENT}")
+  set_tests_properties(${name} PROPERTIES TIMEOUT 120 PROCESSORS ${ranks} ENVIRONMENT "${OVERTOK_MPI_ENVIRONMENT}")
 endfunction()
 
 # overtok_mpi_test(NAME RANKS 2 4 SOURCES a_test.cc ... DEPENDS overtok_comm ...): one program whose ranks are processes
