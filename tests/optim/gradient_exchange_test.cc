@@ -26,10 +26,10 @@ std::vector<ParameterSpec> Specs() {
   };
   return {spec("large", {1200, 1000}, Placement::kReplicated, OptimizerGroup::kAdam),
           spec("small", {3}, Placement::kReplicated, OptimizerGroup::kAdam),
-          spec("rows", {1100, 1001}, Placement::kTensorRows, OptimizerGroup::kMuonH),
+          spec("rows", {370, 1001}, Placement::kTensorRows, OptimizerGroup::kMuonH),
           spec("columns", {90, 301}, Placement::kTensorColumns, OptimizerGroup::kMuonH),
           spec("whole", {60, 61}, Placement::kReplicated, OptimizerGroup::kMuonH),
-          spec("vocabulary", {1001, 300}, Placement::kVocabularyRows, OptimizerGroup::kAdamH)};
+          spec("vocabulary", {1001, 100}, Placement::kVocabularyRows, OptimizerGroup::kAdamH)};
 }
 
 // The contributions of a logical element's holders: the tree over data ranks (1, 2 or 4 here), then
@@ -64,7 +64,7 @@ int64_t PartOfElement(const Parameter& parameter, int64_t element) {
 }
 
 TEST(GradientExchange, OwnersHaveTheOrderedSumsOfAllHolders) {
-  for (const auto& [data, tensor] : {std::pair{1, 1}, {2, 1}, {1, 2}, {2, 2}, {4, 1}}) {
+  for (const auto& [data, tensor] : {std::pair{1, 2}, {2, 2}, {4, 1}}) {
     SCOPED_TRACE(std::to_string(data) + " x " + std::to_string(tensor));
     testing::RunOnRanks(data * tensor, [&, tensor = tensor](Communicator& world) {
       Memory memory(Memory::Mode::kReal);
