@@ -139,7 +139,9 @@ absl::StatusOr<FilledWeights> InitialWeights::Fill(const std::vector<ShardedTens
     const auto at = places.find(part.name);
     if (at == places.end()) {
       OT_CHECK(policy_ == NewParameters::kDraw) << part.name << " has no place in the files";
-      filled.drawn.push_back(part.name);
+      if (std::find(filled.drawn.begin(), filled.drawn.end(), part.name) == filled.drawn.end()) {
+        filled.drawn.push_back(part.name);
+      }
       continue;
     }
     const HfPlace& place = *at->second;

@@ -19,8 +19,8 @@
 namespace overtok {
 
 struct FilledWeights {
-  int64_t tensors = 0;             // parameters of which this rank has a part from the files
-  std::vector<std::string> drawn;  // parameters that kept their values
+  int64_t tensors = 0;             // of those wanted, how many have values from the files
+  std::vector<std::string> drawn;  // parameters that kept their values, each once
   int64_t bytes_read = 0;          // of the files' tensors, by this rank
   int64_t file_bytes = 0;          // of all tensors in the files
   double seconds = 0;              // of wall time
@@ -37,10 +37,11 @@ class InitialWeights {
                                              NewParameters policy);
 
   // Fills the tensors (f32, on the host): exactly their regions, from the files; those of
-  // parameters without a place there stay as they are. Errors: a value that is not finite; in a
-  // tied model a stored lm_head.weight that differs from the embedding, in the rows of this rank.
-  // The tensors' values are undefined after an error. `buffer_bytes`: of the buffers between the
-  // two threads, at least 64.
+  // parameters without a place there stay as they are. A parameter may be there several times, as
+  // this rank's part and as the whole matrix that it updates. Errors: a value that is not finite;
+  // in a tied model a stored lm_head.weight that differs from the embedding, in the rows of this
+  // rank. The tensors' values are undefined after an error. `buffer_bytes`: of the buffers between
+  // the two threads, at least 64.
   absl::StatusOr<FilledWeights> Fill(const std::vector<ShardedTensor>& wanted,
                                      int64_t buffer_bytes = int64_t{32} << 20) const;
 

@@ -169,16 +169,20 @@ TEST(InitialWeights, NewParametersKeepTheirValues) {
   OT_ASSERT_OK(Store(model).Write(directory.path()));
   model.hybrid_norm = true;
   model.second_token_head.emplace();
-  std::vector<float> out_norm(48, 1.0F), head(101 * 48, 0.25F), gain(48, 1.0F);
+  std::vector<float> out_norm(48, 1.0F), head(101 * 48, 0.25F), gain(48, 1.0F), copy(48, 0.0F);
   const std::vector<ShardedTensor> wanted = {
       {"layers.0.attn_out_norm.weight", Region::Part({48}, {}), Tensor(out_norm.data(), {48})},
       {"head2.lm_head.weight", Region::Part({101, 48}, {}), Tensor(head.data(), {101, 48})},
-      {"final_norm.weight", Region::Part({48}, {}), Tensor(gain.data(), {48})}};
+      {"final_norm.weight", Region::Part({48}, {}), Tensor(gain.data(), {48})},
+      // Some parameters twice: what is updated is a copy of its own.
+      {"layers.0.attn_out_norm.weight", Region::Part({48}, {}), Tensor(out_norm.data(), {48})},
+      {"final_norm.weight", Region::Part({48}, {}), Tensor(copy.data(), {48})}};
   const auto filled = LoadInitialWeights(directory.path(), model, NewParameters::kDraw, wanted);
   OT_ASSERT_OK(filled);
   EXPECT_THAT(filled->drawn,
               ::testing::ElementsAre("layers.0.attn_out_norm.weight", "head2.lm_head.weight"));
-  EXPECT_EQ(filled->tensors, 1);
+  EXPECT_EQ(filled->tensors, 2);
+  EXPECT_EQ(copy, gain);
   EXPECT_THAT(out_norm, ::testing::Each(1.0F));
   EXPECT_THAT(head, ::testing::Each(0.25F));
   EXPECT_NE(gain[0], 1.0F);
