@@ -17,23 +17,10 @@ import sys
 import tempfile
 import time
 
-ROOT = pathlib.Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT / "tests" / "trainer"))
-import kill_test  # noqa: E402
+from jobs import GONE_WITHIN, ROOT, equal_ends, expect, fail, make_corpus, metric_lines, ranks_of, wait_for
 
 ONE_NODE = ROOT / "tools" / "slurm" / "one_node.sh"
 SCRIPT = ROOT / "tools" / "slurm" / "train.sbatch"
-GONE_WITHIN = 10  # seconds, after a rank was killed
-
-
-def wait_for(what, seconds, condition, *arguments):
-    deadline = time.monotonic() + seconds
-    while time.monotonic() < deadline:
-        value = condition(*arguments)
-        if value:
-            return value
-        time.sleep(0.05)
-    sys.exit(f"slurm_job_test: after {seconds} s still waiting for {what}")
 
 
 class Cluster:
@@ -50,7 +37,7 @@ class Cluster:
     def __enter__(self):
         done = subprocess.run([ONE_NODE, "start", self.slurm], capture_output=True, text=True, timeout=90)
         if done.returncode != 0:
-            sys.exit(f"slurm_job_test: {done.stdout}{done.stderr}")
+            fail("one_node.sh start failed", done.stdout + done.stderr)
         print(done.stdout, end="")
         return self
 
@@ -64,16 +51,12 @@ class Cluster:
         done = self.call("sbatch", "--parsable", f"--ntasks-per-node={self.ranks}", SCRIPT, "config.yaml",
                          f"checkpoint.directory={run}")
         if done.returncode != 0:
-            sys.exit(f"slurm_job_test: sbatch: {done.stderr}")
+            fail("sbatch failed", done.stderr)
         return done.stdout.strip()
 
     def log(self, job):
         path = self.folder / f"overtok-{job}.log"
         return path.read_text(encoding="utf-8") if path.exists() else ""
-
-    def lines(self, run):
-        path = self.folder / run / "metrics.jsonl"
-        return path.read_bytes().count(b"\n") if path.exists() else 0
 
     def state(self, job):
         found = re.search(r"JobState=(\S+)", self.call("scontrol", "show", "job", job).stdout)
@@ -82,34 +65,13 @@ class Cluster:
     def trains(self, job, run, start, more):
         """Waits until this start of the job has written `more` lines of metrics."""
         wait_for(f"start {start} of job {job}", 60, lambda: f"start {start} of job" in self.log(job))
-        before = self.lines(run)
-        wait_for(f"{more} lines of metrics from start {start}:\n{self.log(job)}", 120, lambda: self.lines(run) >= before + more)
+        before = metric_lines(self.folder / run)
+        wait_for(f"{more} lines of metrics from start {start} of job {job}", 120,
+                 lambda: metric_lines(self.folder / run) >= before + more)
 
     def ended(self, job):
         ends = ("COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL")
         return wait_for(f"the end of job {job}", 180, lambda: (lambda s: s if s in ends else None)(self.state(job)))
-
-
-def ranks_of(program):
-    """Process numbers of this test's ranks (their launchers and shells left out)."""
-    found = []
-    for path in pathlib.Path("/proc").glob("[0-9]*"):
-        try:
-            if os.readlink(path / "exe") == str(program):
-                found.append(int(path.name))
-        except OSError:
-            continue
-    return found
-
-
-def expect(condition, text, log=""):
-    if not condition:
-        sys.exit(f"slurm_job_test: {text}\n{log}")
-
-
-def equal_ends(folder, run):
-    for what, a, b in zip(("state", "metrics"), kill_test.end_of(folder / "straight"), kill_test.end_of(folder / run)):
-        expect(a == b, f"{what} of {run} differs:\n{a}\nagainst\n{b}")
 
 
 def warned_twice(cluster):
@@ -121,7 +83,7 @@ def warned_twice(cluster):
                  lambda start=start: cluster.log(job).count("goes back into the queue") == start)
     state, log = cluster.ended(job), cluster.log(job)
     expect(state == "COMPLETED" and "ended with code 0 after start 3" in log, f"job {job} is {state}", log)
-    equal_ends(cluster.folder, "warned")
+    equal_ends(cluster.folder / "straight", cluster.folder / "warned")
     print(f"job {job}: warned and requeued twice, then complete; equal to the run that was left alone")
 
 
@@ -138,7 +100,7 @@ def rank_killed(cluster, program):
     expect(state == "FAILED" and "goes back" not in cluster.log(job), f"job {job} is {state}", cluster.log(job))
     again = cluster.submit("killed")
     expect(cluster.ended(again) == "COMPLETED", f"job {again} did not complete", cluster.log(again))
-    equal_ends(cluster.folder, "killed")
+    equal_ends(cluster.folder / "straight", cluster.folder / "killed")
     print(f"job {job}: one rank killed, all ranks gone after {gone:.1f} s; job {again} completed the run, equal again")
 
 
@@ -158,7 +120,7 @@ def main():
         # A copy: ranks are told from other processes by their program file.
         program = folder / "overtok"
         shutil.copy(options.program, program)
-        kill_test.make_corpus(folder, program)
+        make_corpus(folder, program)
         with Cluster(folder, program, options.ranks, options.launcher) as cluster:
             done = cluster.call("mpirun", "-n", str(options.ranks), "--oversubscribe", program, "train", "config.yaml",
                                 "checkpoint.directory=straight")
