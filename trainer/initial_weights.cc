@@ -25,7 +25,7 @@ bool SameShape(const std::vector<int64_t>& stored, const Shape& expected) {
 }
 
 // What is wrong with a stored tensor that should be a weight of this shape; "" when nothing is.
-std::string Fault(const Safetensors& files, const StoredTensor& stored, const Shape& expected) {
+std::string Fault(const Safetensors& files, const SafetensorsEntry& stored, const Shape& expected) {
   if (!SameShape(stored.shape, expected)) {
     return absl::StrCat(stored.name, ": shape ", FormatShape(stored.shape), " in ",
                         files.PathOf(stored), ", expected ", expected.ToString());
@@ -42,13 +42,13 @@ std::vector<std::string> TensorDifferences(const Safetensors& files, const Model
                                            const std::vector<HfPlace>& places) {
   std::vector<std::string> differences;
   std::set<std::string> expected;
-  const auto look_at = [&](const StoredTensor& stored, const Shape& shape) {
+  const auto look_at = [&](const SafetensorsEntry& stored, const Shape& shape) {
     expected.insert(stored.name);
     std::string fault = Fault(files, stored, shape);
     if (!fault.empty()) differences.push_back(std::move(fault));
   };
   for (const HfPlace& place : places) {
-    const StoredTensor* stored = files.Find(place.hf_name);
+    const SafetensorsEntry* stored = files.Find(place.hf_name);
     if (stored != nullptr) {
       look_at(*stored, place.shape);
       continue;
@@ -60,11 +60,11 @@ std::vector<std::string> TensorDifferences(const Safetensors& files, const Model
             : ""));
   }
   // Some tied checkpoints store the head as well; Fill compares its values.
-  const StoredTensor* head = files.Find(kHfHead);
+  const SafetensorsEntry* head = files.Find(kHfHead);
   if (model.tie_word_embeddings && head != nullptr) {
     look_at(*head, {model.vocab_size, model.hidden_size});
   }
-  for (const StoredTensor& stored : files.tensors()) {
+  for (const SafetensorsEntry& stored : files.tensors()) {
     if (expected.count(stored.name) == 0) {
       differences.push_back(absl::StrCat(stored.name, ": ", FormatShape(stored.shape), " in ",
                                          files.PathOf(stored),
@@ -149,8 +149,8 @@ absl::StatusOr<FilledWeights> InitialWeights::Fill(const std::vector<ShardedTens
              part.tensor.elements() == part.region.count)
         << part.name;
     if (part.region.count > 0) ++filled.tensors;
-    const StoredTensor* stored = files_.Find(place.hf_name);
-    const StoredTensor* twin = place.hf_name == kHfEmbedding ? tied_head_ : nullptr;
+    const SafetensorsEntry* stored = files_.Find(place.hf_name);
+    const SafetensorsEntry* twin = place.hf_name == kHfEmbedding ? tied_head_ : nullptr;
     for (int64_t i = 0; i < part.region.count; i += piece_elements) {
       Region region = part.region;
       region.begin += i;

@@ -53,7 +53,7 @@ class InitialWeights {
   std::vector<HfPlace> places_;
   NewParameters policy_;
   // Of a tied model whose files store the head as well; null otherwise.
-  const StoredTensor* tied_head_ = nullptr;
+  const SafetensorsEntry* tied_head_ = nullptr;
 };
 
 // Open and Fill: what a run calls after its parameters have been drawn.

@@ -15,7 +15,7 @@ namespace {
 constexpr int64_t kPage = 4096;
 
 // "[3, 5]" of the row-major element number.
-std::string FormatPlace(const StoredTensor& stored, int64_t element) {
+std::string FormatPlace(const SafetensorsEntry& stored, int64_t element) {
   std::vector<int64_t> place(stored.shape.size());
   for (size_t i = place.size(); i-- > 0;) {
     place[i] = element % stored.shape[i];
@@ -151,7 +151,7 @@ void PieceReader::WillNeed(const Piece& piece) const {
   flush();
 }
 
-void PieceReader::Done(const StoredTensor& stored, const Piece& piece) const {
+void PieceReader::Done(const SafetensorsEntry& stored, const Piece& piece) const {
   int64_t begin = -1, end = 0;
   ForEachRun(piece.region, [&](int64_t from, int64_t, int64_t count) {
     if (begin < 0) begin = from;

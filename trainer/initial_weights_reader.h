@@ -16,10 +16,10 @@
 namespace overtok::internal {
 
 struct Piece {
-  const StoredTensor* stored;
-  const StoredTensor* twin;  // has to hold the same values; null: nothing has to
-  Region region;             // of the logical tensor
-  float* destination;        // region.count elements
+  const SafetensorsEntry* stored;
+  const SafetensorsEntry* twin;  // has to hold the same values; null: nothing has to
+  Region region;                 // of the logical tensor
+  float* destination;            // region.count elements
 };
 
 class PieceReader {
@@ -43,7 +43,7 @@ class PieceReader {
   absl::Status Read(const Piece& piece, float* buffer);
   absl::Status Compare(const Piece& piece, const float* values);
   void WillNeed(const Piece& piece) const;
-  void Done(const StoredTensor& stored, const Piece& piece) const;
+  void Done(const SafetensorsEntry& stored, const Piece& piece) const;
 
   const Safetensors& files_;
   const std::vector<Piece>& pieces_;

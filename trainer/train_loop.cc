@@ -5,10 +5,12 @@
 #include <cmath>
 #include <map>
 #include <memory>
+#include <optional>
 #include <set>
 #include <string>
 
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
 #include "core/comm/agreement.h"
 #include "core/comm/mesh.h"
 #include "core/console.h"
@@ -23,6 +25,7 @@
 #include "trainer/evaluation_data.h"
 #include "trainer/evaluator.h"
 #include "trainer/inclusion.h"
+#include "trainer/initial_weights.h"
 #include "trainer/layout.h"
 #include "trainer/machine.h"
 #include "trainer/metrics.h"
@@ -89,6 +92,7 @@ class Run {
   // The run's own directory: newest checkpoint, metrics, manifest.
   absl::Status Resume();
   absl::Status Build();
+  absl::Status FillWeights(const std::vector<ShardedTensor>& held);
   // Of rank 0.
   absl::Status Record();
   absl::Status WriteLine(const MetricsLine& line);
@@ -118,6 +122,7 @@ class Run {
   std::map<int64_t, int64_t> pass_starts_;  // first step, pass
   std::set<int64_t> pass_evaluations_;
   std::unique_ptr<EvaluationData> evaluation_;
+  std::optional<InitialWeights> weights_;
   std::unique_ptr<RunDirectory> directory_;  // of rank 0
   std::unique_ptr<CheckpointStore> checkpoints_;
   Memory memory_;
@@ -171,6 +176,11 @@ absl::Status Run::OpenData() {
   }
   if (config().eval.enabled()) {
     OT_ASSIGN_OR_RETURN(evaluation_, EvaluationData::Open(config(), data_.corpus->identity()));
+  }
+  if (config().train.initial_weights.has_value()) {
+    OT_ASSIGN_OR_RETURN(weights_, InitialWeights::Open(*config().train.initial_weights,
+                                                       config().model,
+                                                       config().train.new_parameters));
   }
   return absl::OkStatus();
 }
@@ -240,15 +250,28 @@ absl::Status Run::Build() {
                                              optimizer.state(), config().checkpoint.background,
                                              &memory_);
   train_->Commit();
+  std::vector<ShardedTensor> held = train_->parameters().values();
+  for (ShardedTensor& master : optimizer.masters()) held.push_back(std::move(master));
   if (saved_step_ < 0) {
     train_->Initialize();
+    if (weights_.has_value()) OT_RETURN_IF_ERROR(FillWeights(held));
     initial_values_ = Hex(HashOfValues(optimizer.owned_values(), *world_));
     return absl::OkStatus();
   }
-  std::vector<ShardedTensor> held = train_->parameters().values();
-  for (ShardedTensor& master : optimizer.masters()) held.push_back(std::move(master));
   OT_RETURN_IF_ERROR(checkpoints_->LoadModel(state_.step, held));
   return checkpoints_->LoadOptimizer(state_.step, optimizer.state());
+}
+
+absl::Status Run::FillWeights(const std::vector<ShardedTensor>& held) {
+  const absl::StatusOr<FilledWeights> filled = weights_->Fill(held);
+  OT_RETURN_IF_ERROR(Agree(*world_, filled.status()));
+  LogInfo(absl::StrFormat(
+      "%s: %d tensors, %s of %s read by this rank in %s (%s of it waiting)%s%s",
+      *config().train.initial_weights, filled->tensors, FormatBytes(filled->bytes_read),
+      FormatBytes(filled->file_bytes), FormatDuration(filled->seconds),
+      FormatDuration(filled->waited), filled->drawn.empty() ? "" : "; drawn from the seed: ",
+      absl::StrJoin(filled->drawn, ", ")));
+  return absl::OkStatus();
 }
 
 absl::Status Run::WriteLine(const MetricsLine& line) {
@@ -378,7 +401,7 @@ absl::Status Run::Step(Loader& loader) {
   data.distinct_samples = samples_->distinct();
   data.max_repeats = samples_->max_repeats();
   OT_RETURN_IF_ERROR(WriteLine(TrainLine(*constants_, state_, result, data, times)));
-  if (result.step == 0) CheckStepZero(result);
+  if (result.step == 0 && !weights_.has_value()) CheckStepZero(result);
   ShowProgress(result, data.epoch);
   return absl::OkStatus();
 }

@@ -89,7 +89,7 @@ absl::StatusOr<Safetensors> Safetensors::Open(absl::string_view path) {
     OT_RETURN_IF_ERROR(files.AddFile(files.path_));
   }
   std::sort(files.tensors_.begin(), files.tensors_.end(),
-            [](const StoredTensor& a, const StoredTensor& b) { return a.name < b.name; });
+            [](const SafetensorsEntry& a, const SafetensorsEntry& b) { return a.name < b.name; });
   return files;
 }
 
@@ -97,7 +97,7 @@ absl::Status Safetensors::AddFile(const std::string& path) {
   OT_ASSIGN_OR_RETURN(MappedFile file, MappedFile::Open(path));
   OT_ASSIGN_OR_RETURN(SafetensorsHeader header,
                       ParseSafetensorsHeader(path, file.data(), file.size()));
-  for (StoredTensor& tensor : header.tensors) {
+  for (SafetensorsEntry& tensor : header.tensors) {
     tensor.file = static_cast<int>(files_.size());
     tensors_.push_back(std::move(tensor));
   }
@@ -115,7 +115,7 @@ absl::Status Safetensors::OpenIndex() {
   // Each tensor is where the index places it, and nowhere else; all of the differences at once.
   std::string differences;
   std::set<std::string> found;
-  for (const StoredTensor& tensor : tensors_) {
+  for (const SafetensorsEntry& tensor : tensors_) {
     const auto placed = weight_map.find(tensor.name);
     if (placed == weight_map.end()) {
       absl::StrAppend(&differences, "\n  ", tensor.name, ": in ", PathOf(tensor),
@@ -140,14 +140,15 @@ absl::Status Safetensors::OpenIndex() {
 
 std::string Safetensors::directory() const { return DirectoryOf(path_); }
 
-const StoredTensor* Safetensors::Find(absl::string_view name) const {
-  const auto at = std::lower_bound(
-      tensors_.begin(), tensors_.end(), name,
-      [](const StoredTensor& tensor, absl::string_view wanted) { return tensor.name < wanted; });
+const SafetensorsEntry* Safetensors::Find(absl::string_view name) const {
+  const auto at = std::lower_bound(tensors_.begin(), tensors_.end(), name,
+                                   [](const SafetensorsEntry& tensor, absl::string_view wanted) {
+                                     return tensor.name < wanted;
+                                   });
   return at == tensors_.end() || at->name != name ? nullptr : &*at;
 }
 
-void Safetensors::ReadF32(const StoredTensor& tensor, int64_t begin, int64_t count,
+void Safetensors::ReadF32(const SafetensorsEntry& tensor, int64_t begin, int64_t count,
                           float* out) const {
   OT_CHECK(begin >= 0 && count >= 0 && begin + count <= tensor.elements) << tensor.name;
   const int64_t size = SizeOf(tensor.type);
@@ -155,19 +156,19 @@ void Safetensors::ReadF32(const StoredTensor& tensor, int64_t begin, int64_t cou
   bytes_read_->fetch_add(count * size, std::memory_order_relaxed);
 }
 
-void Safetensors::WillNeed(const StoredTensor& tensor, int64_t begin, int64_t count) const {
+void Safetensors::WillNeed(const SafetensorsEntry& tensor, int64_t begin, int64_t count) const {
   const int64_t size = SizeOf(tensor.type);
   File(tensor).WillNeed(tensor.begin + begin * size, tensor.begin + (begin + count) * size);
 }
 
-void Safetensors::Done(const StoredTensor& tensor, int64_t begin, int64_t count) const {
+void Safetensors::Done(const SafetensorsEntry& tensor, int64_t begin, int64_t count) const {
   const int64_t size = SizeOf(tensor.type);
   File(tensor).Done(tensor.begin + begin * size, tensor.begin + (begin + count) * size);
 }
 
 int64_t Safetensors::total_bytes() const {
   int64_t bytes = 0;
-  for (const StoredTensor& tensor : tensors_) bytes += tensor.end - tensor.begin;
+  for (const SafetensorsEntry& tensor : tensors_) bytes += tensor.end - tensor.begin;
   return bytes;
 }
 

@@ -26,21 +26,21 @@ class Safetensors {
   static absl::StatusOr<Safetensors> Open(absl::string_view path);
 
   // All tensors, ascending names, each once.
-  const std::vector<StoredTensor>& tensors() const { return tensors_; }
-  const StoredTensor* Find(absl::string_view name) const;  // null when there is none
+  const std::vector<SafetensorsEntry>& tensors() const { return tensors_; }
+  const SafetensorsEntry* Find(absl::string_view name) const;  // null when there is none
   // Of the file that holds it.
-  const std::string& PathOf(const StoredTensor& tensor) const { return File(tensor).path(); }
+  const std::string& PathOf(const SafetensorsEntry& tensor) const { return File(tensor).path(); }
   // What was opened: the file or the index.
   const std::string& path() const { return path_; }
   std::string directory() const;
 
   // Elements [begin, begin + count) as f32. The type is a readable float (core/io/stored_type.h),
   // the range inside the tensor; anything else is a bug. Threads may read at once.
-  void ReadF32(const StoredTensor& tensor, int64_t begin, int64_t count, float* out) const;
+  void ReadF32(const SafetensorsEntry& tensor, int64_t begin, int64_t count, float* out) const;
   // The elements will be read soon: their pages begin to come in.
-  void WillNeed(const StoredTensor& tensor, int64_t begin, int64_t count) const;
+  void WillNeed(const SafetensorsEntry& tensor, int64_t begin, int64_t count) const;
   // The elements are done with: their pages leave this process.
-  void Done(const StoredTensor& tensor, int64_t begin, int64_t count) const;
+  void Done(const SafetensorsEntry& tensor, int64_t begin, int64_t count) const;
 
   // Bytes of tensors that ReadF32 has read so far, and those of all tensors of the files.
   int64_t bytes_read() const { return bytes_read_->load(std::memory_order_relaxed); }
@@ -50,13 +50,13 @@ class Safetensors {
   Safetensors() : bytes_read_(std::make_unique<std::atomic<int64_t>>(0)) {}
   absl::Status AddFile(const std::string& path);
   absl::Status OpenIndex();
-  const MappedFile& File(const StoredTensor& tensor) const {
+  const MappedFile& File(const SafetensorsEntry& tensor) const {
     return files_[static_cast<size_t>(tensor.file)];
   }
 
   std::string path_;
   std::vector<MappedFile> files_;
-  std::vector<StoredTensor> tensors_;
+  std::vector<SafetensorsEntry> tensors_;
   std::unique_ptr<std::atomic<int64_t>> bytes_read_;  // apart, so that the object can be moved
 };
 

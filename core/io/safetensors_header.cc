@@ -75,7 +75,7 @@ class Parser {
     }
     OT_RETURN_IF_ERROR(CheckPlaces(header.tensors));
     std::sort(header.tensors.begin(), header.tensors.end(),
-              [](const StoredTensor& a, const StoredTensor& b) { return a.name < b.name; });
+              [](const SafetensorsEntry& a, const SafetensorsEntry& b) { return a.name < b.name; });
     return header;
   }
 
@@ -93,7 +93,7 @@ class Parser {
     return absl::OkStatus();
   }
 
-  absl::StatusOr<StoredTensor> Tensor(const std::string& name, const dom::object& entry) const {
+  absl::StatusOr<SafetensorsEntry> Tensor(const std::string& name, const dom::object& entry) const {
     const std::string where = absl::StrCat(path_, ": ", name, ": ");
     std::optional<std::string> type;
     std::optional<std::vector<int64_t>> shape, offsets;
@@ -143,20 +143,20 @@ class Parser {
       return Invalid(where, "data_offsets [", begin, ", ", end, "] are ", end - begin, " bytes; ",
                      *type, " ", FormatShape(*shape), " takes ", *bytes);
     }
-    return StoredTensor{
+    return SafetensorsEntry{
         name, *stored, *std::move(shape), *elements, data_begin_ + begin, data_begin_ + end};
   }
 
   // The tensors' bytes follow each other and are all of the data.
-  absl::Status CheckPlaces(const std::vector<StoredTensor>& tensors) const {
-    std::vector<const StoredTensor*> order;
-    for (const StoredTensor& tensor : tensors) order.push_back(&tensor);
-    std::sort(order.begin(), order.end(), [](const StoredTensor* a, const StoredTensor* b) {
+  absl::Status CheckPlaces(const std::vector<SafetensorsEntry>& tensors) const {
+    std::vector<const SafetensorsEntry*> order;
+    for (const SafetensorsEntry& tensor : tensors) order.push_back(&tensor);
+    std::sort(order.begin(), order.end(), [](const SafetensorsEntry* a, const SafetensorsEntry* b) {
       return std::make_pair(a->begin, a->end) < std::make_pair(b->begin, b->end);
     });
     int64_t at = data_begin_;
-    const StoredTensor* before = nullptr;
-    for (const StoredTensor* tensor : order) {
+    const SafetensorsEntry* before = nullptr;
+    for (const SafetensorsEntry* tensor : order) {
       if (tensor->begin < at) {
         return Invalid(path_, ": ", tensor->name, " and ", before->name,
                        " overlap; expected bytes of their own");

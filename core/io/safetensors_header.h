@@ -15,7 +15,7 @@
 namespace overtok {
 
 // One tensor of a file. Row-major.
-struct StoredTensor {
+struct SafetensorsEntry {
   std::string name;
   StoredType type = StoredType::kF32;
   std::vector<int64_t> shape;  // of any rank; [] is one element
@@ -26,7 +26,7 @@ struct StoredTensor {
 
 struct SafetensorsHeader {
   std::map<std::string, std::string> metadata;  // "__metadata__"; empty where there is none
-  std::vector<StoredTensor> tensors;            // ascending names
+  std::vector<SafetensorsEntry> tensors;        // ascending names
 };
 
 // The longest header that is read, as in the format's own library.

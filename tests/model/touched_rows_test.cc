@@ -57,7 +57,12 @@ class StepIdsTest : public ::testing::Test {
   std::vector<uint32_t> Rows(size_t table, int64_t step, int64_t pass, bool training = true,
                              uint64_t seed = 5) {
     Memory memory(Memory::Mode::kReal);
-    StepIds ids(model_, {kRows, kLength, training, seed}, &memory);
+    StepIdsOptions options;
+    options.sequences = options.own_rows = kRows;
+    options.length = kLength;
+    options.training = training;
+    options.seed = seed;
+    StepIds ids(model_, options, &memory);
     view_.step = step;
     view_.pass = pass;
     ids.Fill(view_, false);

@@ -26,8 +26,8 @@ TEST(SafetensorsHeader, SaysWhereTensorsAre) {
   OT_ASSERT_OK(header);
   EXPECT_EQ(header->metadata.at("format"), "pt");
   ASSERT_EQ(header->tensors.size(), 4u);
-  const StoredTensor& a = header->tensors[0];
-  const StoredTensor& b = header->tensors[1];
+  const SafetensorsEntry& a = header->tensors[0];
+  const SafetensorsEntry& b = header->tensors[1];
   EXPECT_EQ(a.name, "a");
   EXPECT_EQ(a.type, StoredType::kBF16);
   EXPECT_EQ(a.begin, static_cast<int64_t>(8 + text.size()));
@@ -130,7 +130,7 @@ TEST(SafetensorsHeader, DamagedHeadersDoNoHarm) {
       ++refused;
       continue;
     }
-    for (const StoredTensor& tensor : header->tensors) {
+    for (const SafetensorsEntry& tensor : header->tensors) {
       ASSERT_GE(tensor.begin, 8);
       ASSERT_LE(tensor.end, static_cast<int64_t>(bytes.size()));
       ASSERT_EQ(tensor.end - tensor.begin, tensor.elements * SizeOf(tensor.type));

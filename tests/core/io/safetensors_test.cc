@@ -38,7 +38,7 @@ TEST(Safetensors, ReadsStretchesAndCountsThem) {
     OT_ASSERT_OK(files);
     EXPECT_EQ(files->path(), path);
     EXPECT_EQ(files->directory(), directory.path());
-    const StoredTensor* b = files->Find("b");
+    const SafetensorsEntry* b = files->Find("b");
     ASSERT_NE(b, nullptr);
     EXPECT_EQ(files->Find("c"), nullptr);
     EXPECT_EQ(files->Find("aa"), nullptr);

@@ -55,7 +55,7 @@ TEST(SafetensorsWriter, WhatIsWrittenIsRead) {
     OT_ASSERT_OK(files);
     ASSERT_EQ(files->tensors().size(), tensors.size());
     for (const TensorToStore& tensor : tensors) {
-      const StoredTensor* stored = files->Find(tensor.name);
+      const SafetensorsEntry* stored = files->Find(tensor.name);
       ASSERT_NE(stored, nullptr) << tensor.name;
       EXPECT_EQ(FormatShape(stored->shape), tensor.values.shape().ToString());
       std::vector<float> read(static_cast<size_t>(stored->elements));
