@@ -142,7 +142,7 @@ absl::StatusOr<TableStatistics> MeasureTables(LoadedConfig loaded, int64_t steps
   }
   if (steps == 0) steps = config.train.steps;
   StepIdsOptions options;
-  options.sequences = config.train.batch_sequences;
+  options.sequences = options.own_rows = config.train.batch_sequences;
   options.length = config.data.sequence_length;
   options.training = false;  // rows that dropout leaves out count as read
   options.seed = config.train.seed;
