@@ -43,8 +43,7 @@ using LogicalTensors = std::map<std::string, LogicalTensor>;
 struct RanksRun {
   int data = 1, tensor = 1;
   int64_t steps = 1;
-  // Called on every rank before the first step, and in place of RanksBatch where it is given.
-  std::function<void(TrainStep&)> prepare;
+  std::function<void(TrainStep&)> prepare = {};  // called on every rank before the first step
   std::function<Batch(const Config&, int64_t step)> batch = RanksBatch;
 };
 struct RanksResult {
