@@ -104,6 +104,7 @@ class OneRankOfRun {
         error = std::string(taken.status().message());
       }
     }
+    if (run_.finish) run_.finish(train_);
     Locked([&] {
       PutAll(train_.optimizer().owned_gradients(), &result_->gradients);
       PutTableGradients(train_.parameters(), &result_->gradients);

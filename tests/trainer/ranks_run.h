@@ -44,6 +44,7 @@ struct RanksRun {
   int data = 1, tensor = 1;
   int64_t steps = 1;
   std::function<void(TrainStep&)> prepare = {};  // called on every rank before the first step
+  std::function<void(TrainStep&)> finish = {};   // and after the last
   std::function<Batch(const Config&, int64_t step)> batch = RanksBatch;
 };
 struct RanksResult {
