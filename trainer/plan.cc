@@ -18,6 +18,8 @@ namespace {
 
 // The program's code and libraries, their heaps, thread stacks.
 constexpr int64_t kProgramBytes = int64_t{96} << 20;
+// What MPI adds to a rank: its library and the memory that it shares with others.
+constexpr int64_t kMpiBytes = int64_t{32} << 20;
 
 std::string ListPurposes(const MemoryPlan& plan) {
   std::string text;
@@ -56,7 +58,8 @@ MemoryPlan PlanMemory(const Config& config, int64_t windows, const Layout& layou
   }
   // The loader's batches: ids, segments and weights, 4 bytes each; one of them is in use.
   const int64_t batches = LoaderOptions().depth + 1;
-  plan.host = kProgramBytes + batches * config.tokens_per_step() * 12 +
+  plan.program = kProgramBytes + (layout.world() > 1 ? kMpiBytes : 0);
+  plan.host = plan.program + batches * config.tokens_per_step() * 12 +
               windows * static_cast<int64_t>(sizeof(uint32_t));
   const TableTotals tables = TotalOf(TableCosts(config));
   plan.tables = tables.value_bytes + tables.state_bytes;

@@ -22,6 +22,7 @@ namespace overtok {
 struct MemoryPlan {
   std::array<int64_t, kPurposes> by_purpose{};
   int64_t host = 0;        // batches read ahead, counts of windows, the program itself
+  int64_t program = 0;     // of `host`: code and libraries, a fixed amount that is assumed
   int64_t tables = 0;      // of these, values and state of hashed tables
   int64_t checkpoint = 0;  // bytes of one checkpoint on the disk
   int64_t total() const;
