@@ -117,7 +117,8 @@ void TableExchange::OrderByOwner(const Tensor& rows, const Tensor& slots) {
     place[i] = static_cast<uint32_t>(stretch.begin + stretch.count++);
     ids[place[i]] = static_cast<uint32_t>(LocalOf(table_->sharding, logical_rows, row[i]));
   }
-  uint32_t* slot = slots.elements() > 0 ? slots.data<uint32_t>() : nullptr;
+  if (slots.elements() == 0) return;
+  auto* slot = slots.data<uint32_t>();
   for (int64_t i = 0; i < slots.elements(); ++i) {
     if (slot[i] == kNoRow) continue;
     OT_CHECK_LT(static_cast<int64_t>(slot[i]), asked_count_);

@@ -155,6 +155,7 @@ absl::StatusOr<std::vector<SubsetScore>> Evaluator::Score(
     windows_done(std::min(rows * layout.data, subset.windows - round));
   }
   std::vector<SubsetScore> scores;
+  scores.reserve(windows.size());
   for (std::vector<WindowSums>& w : windows) scores.push_back(Sum(collection, subset, &w));
   return scores;
 }
