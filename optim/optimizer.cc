@@ -111,6 +111,7 @@ void Optimizer::PlanWeightRounds(const std::vector<Piece>& pieces, Memory* memor
   }
   for (const std::vector<Piece>& of_owner : matrices) {
     std::vector<Shape> shapes;
+    shapes.reserve(of_owner.size());
     for (const Piece& piece : of_owner) shapes.push_back(piece.parameter->spec.shape);
     const auto batches = MuonH::Batches(shapes, config_.newton_schulz.precision);
     if (rounds.size() < batches.size() + 1) rounds.resize(batches.size() + 1);

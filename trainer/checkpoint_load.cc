@@ -103,6 +103,7 @@ absl::Status LoadTensors(Communicator& world, const std::string& directory,
     OT_RETURN_IF_ERROR(Agree(world, CheckNothingIsLeft(directory, layout, kind, anywhere)));
   }
   std::vector<std::vector<size_t>> tensor_of;
+  tensor_of.reserve(layout.files.size());
   for (const StoredFile& file : layout.files) tensor_of.emplace_back(file.pieces.size());
   for (size_t t = 0; t < layout.tensors.size(); ++t) {
     for (const StoredTensor::Place& place : layout.tensors[t].pieces) {
@@ -110,6 +111,7 @@ absl::Status LoadTensors(Communicator& world, const std::string& directory,
     }
   }
   std::vector<std::vector<ElementRun>> wanted_runs;
+  wanted_runs.reserve(wanted.size());
   for (const ShardedTensor& entry : wanted) wanted_runs.push_back(RunsOf(entry.region));
   const std::vector<std::vector<int>> verifiers = Verifiers(layout, world.size());
 

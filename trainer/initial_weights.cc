@@ -103,6 +103,7 @@ absl::StatusOr<InitialWeights> InitialWeights::Open(absl::string_view path,
   }
   OT_ASSIGN_OR_RETURN(const std::vector<std::string> of_config, CompareWithHfConfig(config, model));
   std::vector<std::string> differences;
+  differences.reserve(of_config.size());
   for (const std::string& difference : of_config) {
     differences.push_back(absl::StrCat(config, ": ", difference));
   }

@@ -3,7 +3,6 @@
 #include <bit>
 #include <chrono>
 #include <cmath>
-#include <cstring>
 
 #include "absl/strings/str_cat.h"
 #include "core/check.h"
@@ -120,7 +119,8 @@ absl::Status PieceReader::Compare(const Piece& piece, const float* values) {
   ForEachRun(piece.region, [&](int64_t from, int64_t to, int64_t count) {
     files_.ReadF32(*piece.twin, from, count, twin_.data() + to);
     for (int64_t i = 0; i < count && bad < 0; ++i) {
-      if (std::memcmp(&twin_[static_cast<size_t>(to + i)], values + to + i, sizeof(float)) != 0) {
+      const float twin = twin_[static_cast<size_t>(to + i)];
+      if (std::bit_cast<uint32_t>(twin) != std::bit_cast<uint32_t>(values[to + i])) {
         bad = from + i;
       }
     }

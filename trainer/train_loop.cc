@@ -178,9 +178,9 @@ absl::Status Run::OpenData() {
     OT_ASSIGN_OR_RETURN(evaluation_, EvaluationData::Open(config(), data_.corpus->identity()));
   }
   if (config().train.initial_weights.has_value()) {
-    OT_ASSIGN_OR_RETURN(weights_, InitialWeights::Open(*config().train.initial_weights,
-                                                       config().model,
-                                                       config().train.new_parameters));
+    OT_ASSIGN_OR_RETURN(weights_,
+                        InitialWeights::Open(*config().train.initial_weights, config().model,
+                                             config().train.new_parameters));
   }
   return absl::OkStatus();
 }
@@ -269,8 +269,8 @@ absl::Status Run::FillWeights(const std::vector<ShardedTensor>& held) {
       "%s: %d tensors, %s of %s read by this rank in %s (%s of it waiting)%s%s",
       *config().train.initial_weights, filled->tensors, FormatBytes(filled->bytes_read),
       FormatBytes(filled->file_bytes), FormatDuration(filled->seconds),
-      FormatDuration(filled->waited), filled->drawn.empty() ? "" : "; drawn from the seed: ",
-      absl::StrJoin(filled->drawn, ", ")));
+      FormatDuration(filled->waited),
+      filled->drawn.empty() ? "" : "; drawn from the seed: ", absl::StrJoin(filled->drawn, ", ")));
   return absl::OkStatus();
 }
 

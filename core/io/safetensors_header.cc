@@ -150,6 +150,7 @@ class Parser {
   // The tensors' bytes follow each other and are all of the data.
   absl::Status CheckPlaces(const std::vector<SafetensorsEntry>& tensors) const {
     std::vector<const SafetensorsEntry*> order;
+    order.reserve(tensors.size());
     for (const SafetensorsEntry& tensor : tensors) order.push_back(&tensor);
     std::sort(order.begin(), order.end(), [](const SafetensorsEntry* a, const SafetensorsEntry* b) {
       return std::make_pair(a->begin, a->end) < std::make_pair(b->begin, b->end);
