@@ -2,6 +2,7 @@
 
 #include "core/comm/agreement.h"
 #include "core/console.h"
+#include "trainer/layout.h"
 
 namespace overtok {
 
@@ -25,7 +26,7 @@ absl::StatusOr<LoadedConfig> LoadOnAll(const ConfigArguments& arguments, Communi
   if (world.rank() != 0) SilenceConsole();
   absl::StatusOr<LoadedConfig> loaded = Load(arguments);
   OT_RETURN_IF_ERROR(Agree(world, loaded.status()));
-  OT_RETURN_IF_ERROR(CheckSame(world, "the configuration", ResolvedYaml(loaded->config)));
+  OT_RETURN_IF_ERROR(CheckSameConfig(world, loaded->config));
   return loaded;
 }
 

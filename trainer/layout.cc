@@ -4,6 +4,10 @@
 #include <string>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
+#include "core/comm/agreement.h"
+#include "trainer/config/schema.h"
 
 namespace overtok {
 namespace {
@@ -69,6 +73,30 @@ absl::Status CheckLayout(const LoadedConfig& loaded, int world, bool training) {
                  "another number of ranks, fits");
   }
   return mistakes.status();
+}
+
+absl::Status CheckSameConfig(Communicator& world, const Config& config) {
+  // Every rank's values in the fixed order of sections and keys; no value has a line break.
+  std::vector<std::string> names, mine;
+  for (const OptionalSection& section : ConfigOptionalSections()) names.push_back(section.name);
+  for (const Key& key : ConfigKeys()) names.push_back(key.name);
+  for (const std::string& name : names) mine.push_back(WriteSetting(name, config));
+  const std::string text = world.BroadcastText(absl::StrJoin(mine, "\n"), 0);
+  const std::vector<std::string> expected = absl::StrSplit(text, '\n');
+  std::vector<std::string> differences;
+  for (size_t k = 0; k < mine.size() && expected.size() == mine.size(); ++k) {
+    if (mine[k] == expected[k]) continue;
+    differences.push_back(
+        absl::StrCat(names[k], " is ", mine[k], ", and ", expected[k], " on rank 0"));
+  }
+  absl::Status status;
+  if (!differences.empty()) {
+    status = absl::FailedPreconditionError(absl::StrCat(
+        "the configuration is not the same on all ranks: ", absl::StrJoin(differences, "; "),
+        "; start all ranks with the same files and overrides"));
+  }
+  OT_RETURN_IF_ERROR(Agree(world, status));
+  return CheckSame(world, "the configuration", ResolvedYaml(config));
 }
 
 int64_t MicroBatchesOf(const Config& config, int world) {

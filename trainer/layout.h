@@ -13,6 +13,10 @@ namespace overtok {
 // not divide a batch.
 absl::Status CheckLayout(const LoadedConfig& loaded, int world, bool training = true);
 
+// Collective. An error unless every rank has the same configuration: it names the keys that differ,
+// their values on rank 0 and on the first rank that has others.
+absl::Status CheckSameConfig(Communicator& world, const Config& config);
+
 // Micro-batches of one rank in a step.
 int64_t MicroBatchesOf(const Config& config, int world);
 

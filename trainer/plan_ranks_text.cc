@@ -95,6 +95,10 @@ std::string PartLine(const PredictedPart& part) {
   if (part.bytes > 0) absl::StrAppend(&note, Bytes(part.bytes));
   if (part.hidden > 0)
     absl::StrAppend(&note, ", and ", Milliseconds(part.hidden), " more beside computing");
+  if (part.even_seconds > 0 && part.seconds > 2 * part.even_seconds) {
+    absl::StrAppend(&note, "; ", Milliseconds(part.even_seconds),
+                    " if owners of matrices did not wait for each other");
+  }
   return Line(part.name, Milliseconds(part.exposed()), note);
 }
 

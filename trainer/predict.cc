@@ -227,11 +227,13 @@ class Predictor {
     const Group all{world, ranks_here_};
     const Group tensor{tensor_, std::min(tensor_, ranks_here_)};
     const Group data{static_cast<double>(layout_.data), std::max(1.0, ranks_here_ / tensor_)};
-    Add("gradients", Traffic::kGradients, GradientSeconds(layout_.data > 1 ? data : all),
-        last_backward_);
+    const Group holders = layout_.data > 1 ? data : all;
+    Add("gradients", Traffic::kGradients, GradientSeconds(holders), last_backward_);
+    if (!out_.exchanges.empty())
+      out_.exchanges.back().even_seconds = Transfer(holders, sent(Traffic::kGradients), 0);
     const double rounds = std::ceil(static_cast<double>(pieces_.size()) / world / 8);
-    Add("weights", Traffic::kWeights,
-        Transfer(layout_.data > 1 ? data : all, sent(Traffic::kWeights), rounds), newton_schulz_);
+    Add("weights", Traffic::kWeights, Transfer(holders, sent(Traffic::kWeights), rounds),
+        newton_schulz_);
     Add("activations", Traffic::kActivations,
         Transfer(tensor, sent(Traffic::kActivations),
                  static_cast<double>(MovesOfActivations(config_, layout_).calls)),

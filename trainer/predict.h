@@ -22,6 +22,8 @@ struct PredictedPart {
   double flops = 0, bytes = 0;  // of one rank
   double seconds = 0;           // alone
   double hidden = 0;            // of these, behind other parts
+  // Of an exchange: what it would take if all ranks received equally much all the time.
+  double even_seconds = 0;
   double exposed() const { return seconds - hidden; }
 };
 

@@ -157,6 +157,9 @@ absl::Status RunDirectory::RecordStart(const RunFacts& facts) const {
                                 {"device", facts.device},
                                 {"precision", facts.precision},
                                 {"threads", facts.threads},
+                                {"launcher", facts.launcher},
+                                {"data_ranks", facts.data_ranks},
+                                {"tensor_ranks", facts.tensor_ranks},
                                 {"config_sha256", facts.config_sha256},
                                 {"binary_sha256", binary},
                                 {"compiler", __VERSION__}});

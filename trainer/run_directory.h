@@ -18,7 +18,9 @@ struct RunFacts {
   int64_t from_step = 0;
   std::string config_sha256;  // of the resolved config.yaml
   std::string precision, device;
-  int threads = 0;
+  int threads = 0;                       // of a rank
+  std::string launcher = "none";         // none, mpirun, srun
+  int data_ranks = 1, tensor_ranks = 1;  // the mesh
   std::string initial_values;  // hash of all initial values; empty: not known at this start
   // Hashes and sizes of corpus and evaluation sets, by name.
   std::vector<std::pair<std::string, std::string>> data, evaluation;

@@ -287,7 +287,7 @@ absl::Status WriteTrace(LoadedConfig loaded, const TraceOptions& options, Commun
   if (ready.ok()) ready = CheckLayout(loaded, world->size());
   if (ready.ok()) ready = Refuse(loaded.config, options);
   OT_RETURN_IF_ERROR(Agree(*world, ready));
-  OT_RETURN_IF_ERROR(CheckSame(*world, "the configuration", ResolvedYaml(loaded.config)));
+  OT_RETURN_IF_ERROR(CheckSameConfig(*world, loaded.config));
   const std::string temporary = absl::StrCat(options.out, ".tmp.", getpid());
   absl::Status status = Write(loaded.config, *data, options, temporary, world);
   if (world->rank() != 0) return status;

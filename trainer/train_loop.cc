@@ -186,7 +186,7 @@ absl::Status Run::OpenData() {
 }
 
 absl::Status Run::CheckRanks() {
-  OT_RETURN_IF_ERROR(CheckSame(*world_, "the resolved configuration", ResolvedYaml(config())));
+  OT_RETURN_IF_ERROR(CheckSameConfig(*world_, config()));
   OT_RETURN_IF_ERROR(
       CheckSame(*world_, "the hash of the corpus", Hex(data_.corpus->content_hash())));
   const absl::StatusOr<std::string> program = ReadFile("/proc/self/exe");
@@ -288,6 +288,9 @@ absl::Status Run::Record() {
   facts.precision = NameOf(config().train.precision);
   facts.device = "cpu";
   facts.threads = state_.threads;
+  facts.launcher = options_.launch.launcher;
+  facts.data_ranks = state_.data_ranks;
+  facts.tensor_ranks = state_.tensor_ranks;
   facts.initial_values = initial_values_;
   facts.data = {{"content_xxh3", Hex(corpus.content_hash())},
                 {"shards", absl::StrCat(corpus.shards().size())},

@@ -13,7 +13,7 @@
 namespace overtok {
 
 struct LaunchFacts {
-  std::string launcher;                // "none", "mpirun", "srun"
+  std::string launcher = "none";       // "none", "mpirun", "srun"
   int rank = 0, size = 1;              // size 0: only MPI knows
   int local_rank = 0, local_size = 1;  // among the processes of this host
   std::string host;

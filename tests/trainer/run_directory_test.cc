@@ -64,6 +64,8 @@ TEST(RunDirectoryTest, ManifestGathersStarts) {
   facts.config_sha256 = "c0ffee";
   facts.precision = "f32";
   facts.threads = 2;
+  facts.launcher = "mpirun";
+  facts.data_ranks = 4;
   facts.initial_values = "0123";
   facts.data = {{"content_xxh3", "aa"}};
   OT_ASSERT_OK((*run)->RecordStart(facts));
@@ -76,6 +78,9 @@ TEST(RunDirectoryTest, ManifestGathersStarts) {
   EXPECT_EQ(manifest.at("data").at("content_xxh3"), "aa");
   ASSERT_EQ(manifest.at("starts").size(), 2u);
   EXPECT_EQ(manifest.at("starts").at(1).at("from_step"), 10);
+  EXPECT_EQ(manifest.at("starts").at(1).at("launcher"), "mpirun");
+  EXPECT_EQ(manifest.at("starts").at(1).at("data_ranks"), 4);
+  EXPECT_EQ(manifest.at("starts").at(1).at("tensor_ranks"), 1);
   for (const auto& start : manifest.at("starts")) {
     EXPECT_EQ(start.at("binary_sha256").get<std::string>().size(), 64u);
     EXPECT_FALSE(start.at("host").at("name").get<std::string>().empty());
