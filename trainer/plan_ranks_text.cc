@@ -29,8 +29,10 @@ std::string LookedAt(const RanksPlan& plan) {
 
 std::string MemorySection(const RanksPlan& plan) {
   const PlannedRankCosts& largest = plan.ranks[plan.largest];
-  std::string text = absl::StrCat("memory of rank ", largest.rank, ", the largest of ",
-                                  LookedAt(plan), "; their mean\n");
+  std::string text = plan.layout.world() == 1
+                         ? "memory of the rank\n"
+                         : absl::StrCat("memory of rank ", largest.rank, ", the largest of ",
+                                        LookedAt(plan), "; their mean\n");
   for (int p = 0; p < kPurposes; ++p) {
     const auto purpose = static_cast<size_t>(p);
     absl::StrAppend(
