@@ -32,8 +32,9 @@ void CheckTensor(const Config& config, Mistakes* mistakes) {
   const int64_t tensor = config.parallel.tensor;
   const ModelConfig& model = config.model;
   if (model.num_attention_heads % tensor != 0) {
-    mistakes->Add("parallel.tensor", tensor, " does not divide model.num_attention_heads = ",
-                  model.num_attention_heads, "; every rank has whole heads, equally many");
+    mistakes->Add("parallel.tensor", tensor,
+                  " does not divide model.num_attention_heads = ", model.num_attention_heads,
+                  "; every rank has whole heads, equally many");
   }
   if (model.num_key_value_heads % tensor != 0 && tensor % model.num_key_value_heads != 0) {
     mistakes->Add("parallel.tensor", tensor,
@@ -41,8 +42,8 @@ void CheckTensor(const Config& config, Mistakes* mistakes) {
                   " nor is a multiple of it; a rank has whole key/value heads, or shares one");
   }
   if (model.intermediate_size < tensor) {
-    mistakes->Add("parallel.tensor", tensor, " is more than model.intermediate_size = ",
-                  model.intermediate_size);
+    mistakes->Add("parallel.tensor", tensor,
+                  " is more than model.intermediate_size = ", model.intermediate_size);
   }
   const int64_t tokens = config.train.micro_batch_sequences * config.data.sequence_length;
   if (tokens % tensor != 0 || tokens <= tensor) {
@@ -76,18 +77,17 @@ absl::Status CheckLayout(const LoadedConfig& loaded, int world, bool training) {
 }
 
 absl::Status CheckSameConfig(Communicator& world, const Config& config) {
-  // Every rank's values in the fixed order of sections and keys; no value has a line break.
-  std::vector<std::string> names, mine;
-  for (const OptionalSection& section : ConfigOptionalSections()) names.push_back(section.name);
-  for (const Key& key : ConfigKeys()) names.push_back(key.name);
-  for (const std::string& name : names) mine.push_back(WriteSetting(name, config));
+  // Values in the fixed order of the keys, "null" of those in a section that is off; no value has a
+  // line break.
+  std::vector<std::string> mine;
+  for (const Key& key : ConfigKeys()) mine.push_back(key.write(config));
   const std::string text = world.BroadcastText(absl::StrJoin(mine, "\n"), 0);
   const std::vector<std::string> expected = absl::StrSplit(text, '\n');
   std::vector<std::string> differences;
   for (size_t k = 0; k < mine.size() && expected.size() == mine.size(); ++k) {
     if (mine[k] == expected[k]) continue;
     differences.push_back(
-        absl::StrCat(names[k], " is ", mine[k], ", and ", expected[k], " on rank 0"));
+        absl::StrCat(ConfigKeys()[k].name, " is ", mine[k], ", and ", expected[k], " on rank 0"));
   }
   absl::Status status;
   if (!differences.empty()) {

@@ -8,8 +8,11 @@
 #include <cstring>
 #include <limits>
 
+#include "core/comm/agreement.h"
 #include "core/rng.h"
+#include "tests/support/thread_ranks.h"
 #include "tests/trainer/ranks_run.h"
+#include "trainer/layout.h"
 
 namespace overtok {
 namespace {
@@ -186,6 +189,26 @@ TEST(RowsOfOnePart, AreAnErrorOnAllRanks) {
   EXPECT_THAT(stopped.error, HasSubstr(" rows are asked of rank 2's part in one step, and it has "
                                        "room for 28672"));
   EXPECT_EQ(stopped.changed, 0);
+}
+
+// One key is told, not the whole configuration.
+TEST(Configurations, ThatDifferAreAnErrorNamingTheKeys) {
+  const auto check = [](const std::vector<std::string>& of_rank_2, const std::string& expected) {
+    testing::RunOnRanks(3, [&](Communicator& world) {
+      const Config config = RanksConfig(world.rank() == 2 ? of_rank_2 : std::vector<std::string>());
+      const absl::Status status = CheckSameConfig(world, config);
+      EXPECT_EQ(std::string(status.message()), expected);
+      EXPECT_EQ(IsAgreed(status), !expected.empty());
+    });
+  };
+  const std::string start = "rank 2: the configuration is not the same on all ranks: ";
+  const std::string end = "; start all ranks with the same files and overrides";
+  check({}, "");
+  check({"train.seed=3"}, start + "train.seed is 3, and 0 on rank 0" + end);
+  check({"optimizer.lr=0.03", "train.seed=3"},
+        start + "optimizer.lr is 0.03, and 0.02 on rank 0; train.seed is 3, and 0 on rank 0" + end);
+  check({"model.second_token_head={}"},
+        start + "model.second_token_head.weight is 0.1, and null on rank 0" + end);
 }
 
 }  // namespace

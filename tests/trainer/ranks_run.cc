@@ -176,6 +176,7 @@ std::vector<std::string> Ot2() {
 
 Batch RanksBatch(const Config& config, int64_t step) {
   const int64_t windows = config.train.batch_sequences, length = config.data.sequence_length;
+  const auto ids = static_cast<uint32_t>(config.model.vocab_size);
   Batch batch;
   batch.Resize(windows, length);
   batch.first_sequence = step * windows;
@@ -189,7 +190,7 @@ Batch RanksBatch(const Config& config, int64_t step) {
     for (int64_t t = 0; t < length; ++t) {
       const auto at = static_cast<size_t>(b * length + t);
       // Some ids are frequent, so that windows of different ranks share rows of tables.
-      batch.tokens[at] = next(next(2) == 0 ? 6 : static_cast<uint32_t>(config.model.vocab_size));
+      batch.tokens[at] = next(next(2) == 0 ? std::min(6U, ids) : ids);
       batch.segments[at] = segment;
       const bool ends = next(4) == 0;
       segment += ends;
