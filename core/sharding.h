@@ -37,7 +37,7 @@ int64_t GlobalOf(const Sharding& sharding, int64_t n, int64_t local);  // of sha
 int64_t SizeOfPart(const Sharding& sharding, int64_t n);               // of sharding.part
 // LocalOf where sharding.part holds i, else -1.
 int64_t PlaceOf(const Sharding& sharding, int64_t n, int64_t i);
-int64_t LargestPart(const Sharding& sharding, int64_t n);              // of all parts
+int64_t LargestPart(const Sharding& sharding, int64_t n);  // of all parts
 
 // Size of the divided dimension of `logical`, and the shape of the part. kColumns needs rank 2.
 int64_t DividedSize(const Sharding& sharding, const Shape& logical);

@@ -51,8 +51,7 @@ void TokenShards::SumShares(const Context& context, const Tensor& whole,
     parts[part] = whole.Rows(r * rows, rows);
     if (r == group_->rank()) continue;
     sends[messages] = {r, parts[part]};
-    const Tensor place =
-        staging_.Rows(static_cast<int64_t>(messages) * rows * width, rows * width);
+    const Tensor place = staging_.Rows(static_cast<int64_t>(messages) * rows * width, rows * width);
     parts[part] = place.Reshape({rows, width});
     receives[messages] = {r, parts[part]};
     ++messages;

@@ -23,7 +23,9 @@ class TokenShards {
   bool divided() const { return group_->size() > 1; }
   int64_t tokens() const { return tokens_; }                  // n
   int64_t share() const { return tokens_ / group_->size(); }  // n / T
-  int64_t first() const { return share() * group_->rank(); }  // token where this rank's share begins
+  int64_t first() const {
+    return share() * group_->rank();
+  }  // token where this rank's share begins
   int64_t ranks() const { return group_->size(); }
 
   // whole: [n, e] from every rank's share: [n / T, e].

@@ -11,8 +11,8 @@ constexpr int64_t kWords = 6;
 
 void Append(const Region& region, std::vector<int64_t>* words) {
   const Sharding& s = region.sharding;
-  for (const int64_t word : {static_cast<int64_t>(s.split), s.parts, s.part, s.unit, region.begin,
-                             region.count}) {
+  for (const int64_t word :
+       {static_cast<int64_t>(s.split), s.parts, s.part, s.unit, region.begin, region.count}) {
     words->push_back(word);
   }
 }
