@@ -24,6 +24,7 @@ struct Mode {
   std::vector<std::string> overrides;
   int tensor = 1;
 };
+void PrintTo(const Mode& mode, std::ostream* out) { *out << mode.name; }
 
 // A clip that bites, tables that are frozen half-way, and rows that drop out.
 std::vector<std::string> Everything() {

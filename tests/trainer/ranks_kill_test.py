@@ -79,7 +79,7 @@ def test(jobs, options):
         run = f"{layout}{number}"
         # Two kills in one run, then its end by ranks of another number where that changes no bit.
         for kill in range(2):
-            moment = moments[(2 * number + kill) % 3]
+            moment = moments[(2 * number + number // 3 + kill) % 3]
             gone = kill_once(jobs, run, layout, moment, draw)
             if gone is None:
                 break

@@ -27,6 +27,7 @@ struct Mode {
   std::string name;
   std::vector<std::string> overrides;
 };
+void PrintTo(const Mode& mode, std::ostream* out) { *out << mode.name; }
 
 std::vector<std::string> With(std::vector<std::string> overrides, const std::string& one) {
   overrides.push_back(one);
