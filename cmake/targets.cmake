@@ -12,13 +12,14 @@ set(CMAKE_CXX_FLAGS_RELEASE "-O3 -DNDEBUG")
 
 add_library(overtok_settings INTERFACE)
 target_include_directories(overtok_settings INTERFACE ${PROJECT_SOURCE_DIR})
-target_compile_options(overtok_settings INTERFACE -Wall -Wextra -Wpedantic -Wshadow -Wnon-virtual-dtor -Woverloaded-virtual
-                       -ffp-contract=off)
+target_compile_options(overtok_settings INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-Wall -Wextra -Wpedantic -Wshadow
+                       -Wnon-virtual-dtor -Woverloaded-virtual -ffp-contract=off>)
 if(OVERTOK_WERROR)
-  target_compile_options(overtok_settings INTERFACE -Werror)
+  target_compile_options(overtok_settings INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-Werror>)
 endif()
 if(OVERTOK_SANITIZE)
-  target_compile_options(overtok_settings INTERFACE -fsanitize=${OVERTOK_SANITIZE} -fno-omit-frame-pointer -fno-sanitize-recover=all)
+  target_compile_options(overtok_settings INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-fsanitize=${OVERTOK_SANITIZE}
+                         -fno-omit-frame-pointer -fno-sanitize-recover=all>)
   target_link_options(overtok_settings INTERFACE -fsanitize=${OVERTOK_SANITIZE})
 endif()
 target_link_libraries(overtok_settings INTERFACE OpenMP::OpenMP_CXX Threads::Threads)

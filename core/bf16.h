@@ -5,19 +5,21 @@
 #include <bit>
 #include <cstdint>
 
+#include "core/host_device.h"
+
 namespace overtok {
 
 struct bf16 {
   uint16_t bits = 0;
 
   bf16() = default;
-  explicit bf16(float value) : bits(Round(value)) {}
-  explicit operator float() const {
+  OT_HOST_DEVICE explicit bf16(float value) : bits(Round(value)) {}
+  OT_HOST_DEVICE explicit operator float() const {
     return std::bit_cast<float>(static_cast<uint32_t>(bits) << 16);
   }
 
  private:
-  static uint16_t Round(float value) {
+  OT_HOST_DEVICE static uint16_t Round(float value) {
     const uint32_t u = std::bit_cast<uint32_t>(value);
     if ((u & 0x7fffffffu) > 0x7f800000u)
       return static_cast<uint16_t>((u >> 16) | 0x0040u);  // a NaN stays one

@@ -1,11 +1,10 @@
 #include "core/memory.h"
 
-#include <sys/mman.h>
-
 #include <algorithm>
 #include <numeric>
 
 #include "core/check.h"
+#include "core/host_memory.h"
 
 namespace overtok {
 
@@ -34,20 +33,19 @@ const char* NameOf(Purpose purpose) {
 }
 
 Memory::~Memory() {
-  for (const Block& block : blocks_) munmap(block.data, static_cast<size_t>(block.bytes));
+  for (const Block& block : blocks_) {
+    if (block.device != nullptr) {
+      block.device->Free(block.data, block.bytes);
+    } else {
+      FreePages(block.data, block.bytes);
+    }
+  }
 }
 
-void* Memory::Allocate(int64_t bytes, absl::string_view name) {
+void* Memory::Allocate(Device* device, int64_t bytes, absl::string_view name) {
   if (bytes == 0 || dry()) return nullptr;
-  // Whole pages straight from the kernel: zero-filled, and large blocks ask for huge pages (fewer
-  // TLB misses in products).
-  void* data = mmap(nullptr, static_cast<size_t>(bytes), PROT_READ | PROT_WRITE,
-                    MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  OT_CHECK(data != MAP_FAILED) << "out of memory: " << std::string(name) << " needs " << bytes
-                               << " bytes";
-  constexpr int64_t kHugePage = int64_t{1} << 21;
-  if (bytes >= kHugePage) madvise(data, static_cast<size_t>(bytes), MADV_HUGEPAGE);
-  blocks_.push_back({data, bytes});
+  void* data = device != nullptr ? device->Allocate(bytes, name) : AllocatePages(bytes, name);
+  blocks_.push_back({device, data, bytes});
   return data;
 }
 
@@ -55,7 +53,23 @@ Tensor Memory::Take(Purpose purpose, absl::string_view name, DType dtype, Shape 
   OT_CHECK(!committed_) << "memory is taken before the first step: " << std::string(name);
   const int64_t bytes = shape.elements() * SizeOf(dtype);
   bytes_[static_cast<size_t>(purpose)] += bytes;
-  return Tensor(Allocate(bytes, name), dtype, shape);
+  return Tensor(Allocate(device_, bytes, name), dtype, shape);
+}
+
+Tensor Memory::TakeHost(Purpose purpose, absl::string_view name, DType dtype, Shape shape) {
+  if (device_ == nullptr) return Take(purpose, name, dtype, shape);
+  OT_CHECK(!committed_) << "memory is taken before the first step: " << std::string(name);
+  const int64_t bytes = shape.elements() * SizeOf(dtype);
+  host_bytes_ += bytes;
+  return Tensor(Allocate(nullptr, bytes, name), dtype, shape);
+}
+
+Tensor Memory::TakeInput(Purpose purpose, absl::string_view name, DType dtype, Shape shape) {
+  const Tensor host = TakeHost(purpose, name, dtype, shape);
+  if (device_ == nullptr) return host;
+  const Tensor twin = Take(purpose, name, dtype, shape);
+  if (host.raw() != nullptr) inputs_.push_back({twin.raw(), host.raw(), host.bytes()});
+  return host;
 }
 
 void Memory::NeedScratch(int64_t bytes) {
@@ -67,7 +81,9 @@ void Memory::Commit(Context* context) {
   OT_CHECK(!committed_);
   committed_ = true;
   bytes_[static_cast<size_t>(Purpose::kScratch)] += scratch_;
-  if (!dry()) context->SetScratch(Allocate(scratch_, "scratch"), scratch_);
+  if (dry()) return;
+  context->SetScratch(Allocate(device_, scratch_, "scratch"), scratch_);
+  context->SetInputs(inputs_);
 }
 
 int64_t Memory::total() const { return std::accumulate(bytes_.begin(), bytes_.end(), int64_t{0}); }

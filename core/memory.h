@@ -2,6 +2,9 @@
 // construction code runs in two modes: real (bytes are allocated, zero-filled) and dry (nothing is
 // allocated, tensors have a null pointer), so that `overtok plan` prints the very numbers a run
 // takes. Nothing is freed before the Memory goes.
+//
+// On a device with memory of its own, tensors lie there, and what the host writes for ops to read
+// (ids, weights, tables of a schedule) is taken as an input: host memory with a twin on the device.
 #pragma once
 
 #include <array>
@@ -32,7 +35,9 @@ const char* NameOf(Purpose purpose);
 class Memory {
  public:
   enum class Mode : uint8_t { kReal, kDry };
-  explicit Memory(Mode mode) : mode_(mode) {}
+  // device: null: the CPU.
+  explicit Memory(Mode mode, Device* device = nullptr)
+      : mode_(mode), device_(device != nullptr && device->own_memory() ? device : nullptr) {}
   ~Memory();
   Memory(const Memory&) = delete;
   Memory& operator=(const Memory&) = delete;
@@ -41,26 +46,36 @@ class Memory {
   // A zero-filled tensor, 64-byte aligned. Running out of memory aborts with what was asked for: a
   // plan is compared with the machine's memory before any tensor is taken.
   Tensor Take(Purpose purpose, absl::string_view name, DType dtype, Shape shape);
+  // The same in host memory, for the host to write and ops to read through Context::OnDevice.
+  Tensor TakeInput(Purpose purpose, absl::string_view name, DType dtype, Shape shape);
+  // The same in host memory, for the host alone.
+  Tensor TakeHost(Purpose purpose, absl::string_view name, DType dtype, Shape shape);
   // Some op will need this much scratch at once; the largest request counts.
   void NeedScratch(int64_t bytes);
   // Allocates the scratch and gives it to the context. Call once, after every component has taken
   // its share.
   void Commit(Context* context);
 
+  // Of tensors on the device, inputs' twins among them (on the CPU: of everything).
   int64_t bytes(Purpose purpose) const { return bytes_[static_cast<size_t>(purpose)]; }
   int64_t total() const;
+  // Of host memory beside a device with memory of its own; 0 on the CPU.
+  int64_t host_bytes() const { return host_bytes_; }
 
  private:
   struct Block {
+    Device* device;
     void* data;
     int64_t bytes;
   };
-  void* Allocate(int64_t bytes, absl::string_view name);
+  void* Allocate(Device* device, int64_t bytes, absl::string_view name);
   Mode mode_;
+  Device* device_;  // null: tensors are host memory
   bool committed_ = false;
-  int64_t scratch_ = 0;
+  int64_t scratch_ = 0, host_bytes_ = 0;
   std::array<int64_t, kPurposes> bytes_{};
   std::vector<Block> blocks_;
+  std::vector<Device::Piece> inputs_;
 };
 
 }  // namespace overtok

@@ -15,8 +15,8 @@ USAGE
 
 # The names of cmake/dependencies.cmake's messages, and the tools that build with them.
 program=(g++ cmake ninja-build git ca-certificates pkg-config python3
-         libabsl-dev libcli11-dev libeigen3-dev libhdf5-dev libhwy-dev libopenmpi-dev libpcre2-dev librandom123-dev
-         libsimdjson-dev libssl-dev libutf8proc-dev libxxhash-dev libyaml-cpp-dev libzstd-dev nlohmann-json3-dev
+         libabsl-dev libboost-context-dev libcli11-dev libeigen3-dev libhdf5-dev libhwy-dev libopenmpi-dev libpcre2-dev
+         librandom123-dev libsimdjson-dev libssl-dev libutf8proc-dev libxxhash-dev libyaml-cpp-dev libzstd-dev nlohmann-json3-dev
          zlib1g-dev)
 tests=(libbenchmark-dev libgmock-dev libgtest-dev openmpi-bin)
 lint=(clang clang-tidy libomp-dev)

@@ -140,8 +140,7 @@ absl::StatusOr<BenchStepResult> BenchStep(const LoadedConfig& loaded,
   Memory memory(Memory::Mode::kReal);
   const Mesh mesh(world, static_cast<int>(config.parallel.tensor), config.parallel.vocabulary_map);
   TrainStep train(config, &mesh, &memory);
-  if (options.by_op)
-    train.context() = Context(DeviceKind::kCpu, &StartProfile(train.context().kernels()));
+  if (options.by_op) train.context().SetKernels(&StartProfile(train.context().kernels()));
   train.Commit();
   train.Initialize();
   const BatchSource source(config, options.ids, options.seed);

@@ -43,6 +43,6 @@ const Kernels& CpuKernels() {
 
 }  // namespace cpu
 
-Context CpuContext() { return Context(DeviceKind::kCpu, &cpu::CpuKernels()); }
+Context CpuContext() { return Context(CpuDevice()); }
 
 }  // namespace overtok

@@ -115,7 +115,7 @@ TEST(ElementwiseDeathTest, ChecksNameWhatIsWrong) {
 
 TEST(ElementwiseDeathTest, AMissingKernelIsNamed) {
   const Kernels none;
-  const Context context(DeviceKind::kCpu, &none);
+  const Context context(CpuDevice(), &none);
   Buffer x(DType::kF32, {4});
   EXPECT_DEATH(Fill(context, {x.tensor(), 0}), "this backend has no fill");
 }

@@ -5,9 +5,12 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdlib>
 #include <cstring>
 #include <random>
 
+#include "absl/strings/string_view.h"
+#include "core/cuda/emulation/device.h"
 #include "hwy/targets.h"
 
 namespace overtok::testing {
@@ -38,12 +41,12 @@ DType StorageType(const Operand& operand, DType act) {
 
 // The operands of one run: inputs hold the rounded values of `source`, pure outputs are poisoned.
 std::vector<Buffer> Prepare(const OpDescription& op, const std::vector<std::vector<double>>& source,
-                            DType act) {
+                            DType act, Buffer::Start start = Buffer::Start::kOdd) {
   std::vector<Buffer> buffers;
   buffers.reserve(op.operands.size());
   for (size_t i = 0; i < op.operands.size(); ++i) {
     const Operand& operand = op.operands[i];
-    buffers.emplace_back(StorageType(operand, act), operand.shape);
+    buffers.emplace_back(StorageType(operand, act), operand.shape, start);
     if (operand.role == Role::kOutput) {
       buffers.back().Poison();
     } else {
@@ -55,7 +58,8 @@ std::vector<Buffer> Prepare(const OpDescription& op, const std::vector<std::vect
 }
 
 void RunOnce(const OpDescription& op, DType act, std::vector<Buffer>& buffers) {
-  const ScratchContext context(op.scratch ? op.scratch(act) : 0);
+  const ScratchContext context(op.scratch ? op.scratch(act) : 0,
+                               act == DType::kF64 ? CpuDevice() : TestedDevice());
   std::vector<Tensor> tensors;
   std::vector<Buffer> before;
   before.reserve(buffers.size());
@@ -117,6 +121,13 @@ void CheckStorage(const OpDescription& op, const std::vector<std::vector<double>
   for (size_t i = 0; i < one.size(); ++i)
     EXPECT_TRUE(one[i].SameBits(two[i])) << op.name << " " << NameOf(act) << " "
                                          << op.operands[i].name << ": 1 and 2 threads differ";
+  if (!TestsCpu()) {
+    // Rows that can be read in packs.
+    std::vector<Buffer> aligned = Prepare(op, source, act, Buffer::Start::kAligned);
+    RunOnce(op, act, aligned);
+    CheckOutputs(op, act, aligned, exact, " (aligned)");
+    return;
+  }
   // The code for lesser processors, where this one runs something better.
   const ThreadScope threads(1);
   for (const int64_t disabled : {HWY_AVX3 | HWY_AVX3_DL, HWY_AVX3 | HWY_AVX3_DL | HWY_AVX2}) {
@@ -275,8 +286,21 @@ double MaxAbs(const std::vector<double>& values) {
   return largest;
 }
 
-ScratchContext::ScratchContext(int64_t bytes)
-    : block_(DType::kF64, {(bytes + 7) / 8}, Buffer::Start::kAligned), context_(CpuContext()) {
+Device* TestedDevice() {
+  static Device* const device = [] {
+    const char* name = std::getenv("OVERTOK_TEST_DEVICE");
+    const absl::string_view wanted = name == nullptr ? "cpu" : name;
+    if (wanted == "cpu") return CpuDevice();
+    if (wanted == "emulated") return EmulatedDevice();
+    OT_CHECK(false) << "OVERTOK_TEST_DEVICE is " << std::string(wanted)
+                    << ", expected cpu or emulated";
+    return CpuDevice();
+  }();
+  return device;
+}
+
+ScratchContext::ScratchContext(int64_t bytes, Device* device)
+    : block_(DType::kF64, {(bytes + 7) / 8}, Buffer::Start::kAligned), context_(device) {
   block_.Poison();
   context_.SetScratch(block_.tensor().raw(), bytes);
 }

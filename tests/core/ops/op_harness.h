@@ -2,6 +2,10 @@
 // bf16 storage against f64 (inputs rounded to the storage type first), the code for lesser
 // processors (AVX2, baseline) against the same, one thread against two (equal bits), inputs left
 // alone, and guard zones around every operand and the scratch block.
+//
+// Test programs take the device they test from the environment, OVERTOK_TEST_DEVICE = cpu (when
+// unset) | emulated | checked | cuda; CTest runs them once for each (NAME, NAME_checked). f64 is
+// the CPU's: the reference that other devices are held against.
 // CheckGradient holds a backward op against central differences in f64.
 #pragma once
 
@@ -63,10 +67,15 @@ void ExpectClose(const std::string& what, const Buffer& actual, const Buffer& ex
                  Tolerance tolerance);
 double MaxAbs(const std::vector<double>& values);
 
-// The CPU's context with a guarded, aligned scratch block of exactly `bytes`, poisoned.
+// The device that this run of the program tests.
+Device* TestedDevice();
+inline bool TestsCpu() { return TestedDevice()->kind() == DeviceKind::kCpu; }
+
+// A device's context with a guarded, aligned scratch block of exactly `bytes`, poisoned. Tests in
+// f64 name CpuDevice().
 class ScratchContext {
  public:
-  explicit ScratchContext(int64_t bytes);
+  explicit ScratchContext(int64_t bytes, Device* device = TestedDevice());
   const Context& operator*() const { return context_; }
   bool GuardsIntact() const { return block_.GuardsIntact(); }
 
