@@ -34,6 +34,8 @@ class Device {
   // for, when there is none left: a plan is compared with what there is beforehand.
   virtual void* Allocate(int64_t bytes, absl::string_view name) = 0;
   virtual void Free(void* data, int64_t bytes) = 0;
+  // Whether `data` lies in memory of the device's own, which host code must not touch.
+  virtual bool Owns(const void* data) const = 0;
   // Bytes of memory for tensors in all, and free now.
   virtual int64_t total_bytes() const = 0;
   virtual int64_t free_bytes() const = 0;

@@ -21,6 +21,7 @@ class Cpu : public Device {
     return AllocatePages(bytes, name);
   }
   void Free(void* data, int64_t bytes) override { FreePages(data, bytes); }
+  bool Owns(const void* /*data*/) const override { return false; }
   int64_t total_bytes() const override { return Pages(_SC_PHYS_PAGES); }
   int64_t free_bytes() const override { return Pages(_SC_AVPHYS_PAGES); }
 

@@ -16,6 +16,7 @@ class Emulated : public Device {
     return emulation::AllocateDevice(bytes, name);
   }
   void Free(void* data, int64_t bytes) override { emulation::FreeDevice(data, bytes); }
+  bool Owns(const void* data) const override { return emulation::IsDevice(data); }
   int64_t total_bytes() const override { return CpuDevice()->total_bytes(); }
   int64_t free_bytes() const override { return CpuDevice()->free_bytes(); }
   void Send(std::span<const Piece> pieces) override {

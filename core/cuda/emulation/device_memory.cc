@@ -72,6 +72,10 @@ class Region {
     if (--open_ == 0) Protect(PROT_NONE, used_);
   }
   int64_t in_use() const { return in_use_; }
+  bool Contains(const void* address) const {
+    const auto at = reinterpret_cast<uintptr_t>(address), base = reinterpret_cast<uintptr_t>(base_);
+    return at >= base && at - base < static_cast<uintptr_t>(kSpace);
+  }
 
  private:
   Region() {
@@ -102,6 +106,7 @@ void* AllocateDevice(int64_t bytes, absl::string_view name) {
   return Region::Instance().Allocate(bytes, name);
 }
 void FreeDevice(void* data, int64_t bytes) { Region::Instance().Free(data, bytes); }
+bool IsDevice(const void* address) { return Region::Instance().Contains(address); }
 int64_t DeviceBytesUsed() { return Region::Instance().in_use(); }
 DeviceAccess::DeviceAccess() { Region::Instance().Open(); }
 DeviceAccess::~DeviceAccess() { Region::Instance().Close(); }

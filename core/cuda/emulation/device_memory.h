@@ -13,6 +13,8 @@ namespace overtok::emulation {
 void* AllocateDevice(int64_t bytes, absl::string_view name);
 void FreeDevice(void* data, int64_t bytes);
 int64_t DeviceBytesUsed();
+// Whether an address is one of the device's, allocated or not.
+bool IsDevice(const void* address);
 
 // While one lives, the memory can be touched, by every OS thread.
 class DeviceAccess {
