@@ -6,32 +6,25 @@
 #include "core/cuda/kernels.h"
 
 namespace overtok {
-namespace {
+namespace emulation {
 
-class Emulated : public Device {
- public:
-  DeviceKind kind() const override { return DeviceKind::kEmulated; }
-  const Kernels& kernels() const override { return emulated::CudaKernels(); }
-  void* Allocate(int64_t bytes, absl::string_view name) override {
-    return emulation::AllocateDevice(bytes, name);
-  }
-  void Free(void* data, int64_t bytes) override { emulation::FreeDevice(data, bytes); }
-  bool Owns(const void* data) const override { return emulation::IsDevice(data); }
-  int64_t total_bytes() const override { return CpuDevice()->total_bytes(); }
-  int64_t free_bytes() const override { return CpuDevice()->free_bytes(); }
-  void Send(std::span<const Piece> pieces) override {
-    const emulation::DeviceAccess access;
-    for (const Piece& piece : pieces)
-      std::memcpy(piece.to, piece.from, static_cast<size_t>(piece.bytes));
-  }
-  void Read(const Piece& piece) override { Send({&piece, 1}); }
-  void Wait() override {}
-};
+void* KernelDevice::Allocate(int64_t bytes, absl::string_view name) {
+  return AllocateDevice(bytes, name);
+}
+void KernelDevice::Free(void* data, int64_t bytes) { FreeDevice(data, bytes); }
+bool KernelDevice::Owns(const void* data) const { return IsDevice(data); }
+int64_t KernelDevice::total_bytes() const { return CpuDevice()->total_bytes(); }
+int64_t KernelDevice::free_bytes() const { return CpuDevice()->free_bytes(); }
+void KernelDevice::Send(std::span<const Piece> pieces) {
+  const DeviceAccess access;
+  for (const Piece& piece : pieces)
+    std::memcpy(piece.to, piece.from, static_cast<size_t>(piece.bytes));
+}
 
-}  // namespace
+}  // namespace emulation
 
 Device* EmulatedDevice() {
-  static Emulated device;
+  static emulation::KernelDevice device(emulated::CudaKernels());
   return &device;
 }
 

@@ -9,5 +9,30 @@ namespace overtok {
 
 // There once in a program.
 Device* EmulatedDevice();
+// The same device with kernels whose every access is looked at (core/cuda/emulation/checker.h): for
+// tests, of overtok_checked, which builds without address and thread sanitizers have.
+Device* CheckedDevice();
 
+namespace emulation {
+
+// The emulated device with one way of compiling its kernels.
+class KernelDevice : public Device {
+ public:
+  explicit KernelDevice(const Kernels& kernels) : kernels_(kernels) {}
+  DeviceKind kind() const override { return DeviceKind::kEmulated; }
+  const Kernels& kernels() const override { return kernels_; }
+  void* Allocate(int64_t bytes, absl::string_view name) override;
+  void Free(void* data, int64_t bytes) override;
+  bool Owns(const void* data) const override;
+  int64_t total_bytes() const override;
+  int64_t free_bytes() const override;
+  void Send(std::span<const Piece> pieces) override;
+  void Read(const Piece& piece) override { Send({&piece, 1}); }
+  void Wait() override {}
+
+ private:
+  const Kernels& kernels_;
+};
+
+}  // namespace emulation
 }  // namespace overtok

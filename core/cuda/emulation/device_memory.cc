@@ -8,6 +8,7 @@
 #include <string>
 
 #include "core/check.h"
+#include "core/cuda/emulation/known_memory.h"
 
 namespace overtok::emulation {
 namespace {
@@ -37,6 +38,7 @@ class Region {
     std::memset(base_ + begin + bytes, kGuardByte, kGuard);
     used_ = end;
     blocks_[begin] = {bytes, std::string(name)};
+    AddMemory(base_ + begin, bytes, name);
     if (open_ == 0) Protect(PROT_NONE, used_);
     in_use_ += bytes;
     return base_ + begin;
@@ -60,6 +62,7 @@ class Region {
     if (last > first) madvise(base_ + first, static_cast<size_t>(last - first), MADV_DONTNEED);
     if (open_ == 0) Protect(PROT_NONE, used_);
     in_use_ -= bytes;
+    RemoveMemory(data);
     blocks_.erase(block);
   }
 

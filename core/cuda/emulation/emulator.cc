@@ -4,7 +4,7 @@
 
 #include <algorithm>
 #include <array>
-#include <boost/context/detail/fcontext.hpp>
+#include <atomic>
 #include <cstring>
 #include <memory>
 #include <string>
@@ -12,22 +12,29 @@
 
 #include "absl/strings/str_cat.h"
 #include "core/check.h"
+#include "core/cuda/emulation/checker.h"
 #include "core/cuda/emulation/device_memory.h"
+#include "core/cuda/emulation/fiber.h"
 
 namespace overtok::emulation {
 
-thread_local Thread* current_thread = nullptr;
-thread_local Block* current_block = nullptr;
+constinit thread_local Thread* current_thread = nullptr;
+constinit thread_local Block* current_block = nullptr;
+
+Index3 ThreadIndex() { return current_thread->index; }
+Index3 BlockIndex() { return current_block->index; }
+Index3 BlockSize() { return current_block->size; }
+Index3 GridSize() { return current_block->grid; }
 
 namespace {
 
-namespace context = boost::context::detail;
-
-constexpr int kLanes = 32;
-constexpr int64_t kStackBytes = int64_t{128} << 10;  // of a fiber; only touched pages exist
-constexpr int64_t kGuardBytes = 64;                  // between pieces of shared memory
+constexpr size_t kLanes = 32, kMostThreads = 1024;
+constexpr size_t kStackBytes = size_t{128} << 10;  // of a fiber; only touched pages exist
+constexpr int64_t kGuardBytes = 256;               // between pieces of shared memory
 constexpr unsigned char kGuardByte = 0xA5;
 constexpr int64_t kMostPieces = 64;
+
+std::atomic<int> reversed{0};
 
 enum class State : uint8_t { kReady, kAtBarrier, kInWarpCall, kReturned };
 
@@ -38,166 +45,210 @@ struct Copy {
 
 // A fiber runs thread after thread: one that never waits costs two switches and no new stack.
 struct Fiber {
-  context::fcontext_t resume = nullptr;
-  Thread thread;
+  Stack stack;
   State state = State::kReturned;
+  Thread thread;
   WarpCall call;
-  std::vector<std::vector<Copy>> groups;  // closed groups of copies, the oldest first
-  std::vector<Copy> open;
+  // Copies under way, those of `closed` groups first; the sizes of these. Both from `done` on.
+  std::vector<Copy> copies;
+  std::vector<size_t> closed;
+  size_t copies_done = 0, groups_done = 0, in_groups = 0;
 };
 
-// The block that runs on one OS thread, and the fibers, which live as long as that.
+// The block that runs on one OS thread, and the fibers, which live as long as that. A fiber that
+// waits switches to the next one of its warp that can run; the scheduler, on the OS thread's own
+// stack, is only asked when there is none.
 class Runner {
  public:
   ~Runner() {
-    if (stacks_ != nullptr) munmap(stacks_, static_cast<size_t>(stack_count_ * kStackBytes));
+    for (Fiber& fiber : fibers_) StackSwitch::Unmake(fiber.stack);
+    if (stacks_ != nullptr) munmap(stacks_, kMostThreads * kStackBytes);
   }
 
-  void RunBlock(const char* kernel, const Grid& grid, int64_t number, void (*body)(const void*),
-                const void* argument);
-
-  void Suspend(State state) {
-    Fiber& fiber = *running_;
-    fiber.state = state;
-    current_thread = nullptr;
-    back_ = context::jump_fcontext(back_, nullptr).fctx;
-    current_thread = &fiber.thread;
-  }
+  void RunBlock(const char* kernel, const Grid& grid, int64_t number, bool checked,
+                void (*body)(const void*), const void* argument);
+  void Suspend(State state);
   Fiber& running() { return *running_; }
   void* TakeShared(int64_t bytes, int64_t* taken);
 
  private:
-  static void Main(context::transfer_t from);
-  void Grow(int threads);
-  void Resume(Fiber& fiber);
+  static void Main(boost::context::detail::transfer_t from);
+  void Grow(size_t threads);
+  void Become(Fiber& fiber);
+  Fiber* NextReady(size_t after);
   bool RunWarp(size_t first, size_t end);
-  bool CombineWarp(size_t first, size_t end);
-  void PassBarrier(size_t count);
+  bool CombineWarp();
+  bool PassBarrier();
   void CheckGuards() const;
   [[noreturn]] void Diverged(const std::string& what) const;
-  std::string Place(const Fiber& fiber) const;
 
-  std::vector<std::unique_ptr<Fiber>> fibers_;
+  std::vector<Fiber> fibers_;  // never moved: there is room for all from the start
   char* stacks_ = nullptr;
-  int64_t stack_count_ = 0;
+  StackSwitch switch_;
+  Stack scheduler_;
   Fiber* running_ = nullptr;
-  context::fcontext_t back_ = nullptr;
+  size_t first_ = 0, end_ = 0;  // threads of the warp that runs
   void (*body_)(const void*) = nullptr;
   const void* argument_ = nullptr;
   Block block_;
   size_t threads_ = 0;
-  int64_t shared_bytes_ = 0;
-  std::vector<unsigned char> shared_;
+  bool checked_ = false;
+  std::unique_ptr<unsigned char[]> shared_room_;
+  unsigned char* shared_ = nullptr;  // 128-byte aligned
+  int64_t shared_capacity_ = 0, shared_bytes_ = 0;
   std::array<int64_t, kMostPieces> pieces_{};  // bytes of each piece taken in this block
   int64_t piece_count_ = 0;
 };
 
 thread_local Runner* active = nullptr;
 
-void Runner::Main(context::transfer_t from) {
+std::string Place(const Fiber& fiber) { return absl::StrCat("thread ", fiber.thread.number); }
+
+void Runner::Main(boost::context::detail::transfer_t from) {
   auto* runner = static_cast<Runner*>(from.data);
-  runner->back_ = from.fctx;
+  runner->switch_.Arrived(from, nullptr);
   for (;;) {
-    runner->body_(runner->argument_);
+    // The stack is one fiber's, whichever thread it runs.
     Fiber& fiber = *runner->running_;
-    OT_CHECK(fiber.groups.empty() && fiber.open.empty())
+    runner->Become(fiber);
+    runner->body_(runner->argument_);
+    watch.on = false;
+    OT_CHECK_EQ(fiber.copies_done, fiber.copies.size())
         << runner->block_.kernel << ": a thread returned with copies under way";
+    fiber.copies.clear();
+    fiber.closed.clear();
+    fiber.copies_done = fiber.groups_done = fiber.in_groups = 0;
     runner->Suspend(State::kReturned);
   }
 }
 
-void Runner::Grow(int threads) {
-  if (threads <= stack_count_) return;
-  OT_CHECK_EQ(stack_count_, 0) << "stacks are made once";
-  stack_count_ = 1024;
-  void* stacks = mmap(nullptr, static_cast<size_t>(stack_count_ * kStackBytes),
-                      PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-  OT_CHECK(stacks != MAP_FAILED) << "no address space for the emulator's stacks";
-  stacks_ = static_cast<char*>(stacks);
-  for (int64_t i = 0; i < stack_count_; ++i) {
+void Runner::Grow(size_t threads) {
+  if (stacks_ == nullptr) {
+    void* stacks = mmap(nullptr, kMostThreads * kStackBytes, PROT_READ | PROT_WRITE,
+                        MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    OT_CHECK(stacks != MAP_FAILED) << "no address space for the emulator's stacks";
+    stacks_ = static_cast<char*>(stacks);
+    fibers_.reserve(kMostThreads);
+  }
+  while (fibers_.size() < threads) {
+    char* low = stacks_ + fibers_.size() * kStackBytes;
     // The lowest page of every stack is not there: an overflow stops at once.
-    mprotect(stacks_ + i * kStackBytes, 4096, PROT_NONE);
-    fibers_.push_back(std::make_unique<Fiber>());
-    fibers_.back()->resume = context::make_fcontext(stacks_ + (i + 1) * kStackBytes,
-                                                    static_cast<size_t>(kStackBytes), Main);
+    OT_CHECK_EQ(mprotect(low, 4096, PROT_NONE), 0);
+    StackSwitch::Make(fibers_.emplace_back().stack, low, kStackBytes, Main);
   }
 }
 
-void Runner::Resume(Fiber& fiber) {
-  fiber.state = State::kReady;
-  running_ = &fiber;
+// On the fiber's stack: its thread's code goes on.
+void Runner::Become(Fiber& fiber) {
   current_thread = &fiber.thread;
-  const context::transfer_t back = context::jump_fcontext(fiber.resume, this);
-  fiber.resume = back.fctx;
-  current_thread = nullptr;
+  if (checked_) {
+    watch.stack = reinterpret_cast<uintptr_t>(fiber.stack.low);
+    watch.stack_bytes = kStackBytes;
+    watch.on = true;
+  }
 }
 
-// Threads [first, end) of one warp until each waits at the block's barrier or has returned. Whether
-// any of them moved.
+// Of the warp that runs, beginning with the lane after `after`; null: none.
+Fiber* Runner::NextReady(size_t after) {
+  for (size_t i = after + 1; i < end_; ++i)
+    if (fibers_[i].state == State::kReady) return &fibers_[i];
+  for (size_t i = first_; i <= after && i < end_; ++i)
+    if (fibers_[i].state == State::kReady) return &fibers_[i];
+  return nullptr;
+}
+
+void Runner::Suspend(State state) {
+  Fiber& fiber = *running_;
+  watch.on = false;
+  fiber.state = state;
+  Fiber* next = NextReady(fiber.thread.number);
+  if (next == nullptr && state == State::kInWarpCall && CombineWarp()) next = &fiber;
+  if (next != &fiber) {
+    current_thread = nullptr;
+    running_ = next;
+    switch_.Switch(fiber.stack, next != nullptr ? next->stack : scheduler_, this);
+  }
+  // Main begins the next thread itself.
+  if (state != State::kReturned) Become(fiber);
+}
+
+// Threads [first, end) of one warp until each waits at the block's barrier or has returned.
 bool Runner::RunWarp(size_t first, size_t end) {
+  first_ = first;
+  end_ = end;
   bool moved = false;
   do {
-    for (size_t i = first; i < end; ++i) {
-      if (fibers_[i]->state != State::kReady) continue;
-      Resume(*fibers_[i]);
-      moved = true;
-    }
-  } while (CombineWarp(first, end));
+    running_ = NextReady(end - 1);
+    if (running_ == nullptr) break;
+    moved = true;
+    switch_.Switch(scheduler_, running_->stack, this);
+    current_thread = nullptr;
+  } while (CombineWarp());
   return moved;
 }
 
-// True when a collective call of the warp was carried out, so that its lanes can go on.
-bool Runner::CombineWarp(size_t first, size_t end) {
-  size_t waiting = 0;
-  const Fiber* one = nullptr;
-  for (size_t i = first; i < end; ++i) {
-    if (fibers_[i]->state != State::kInWarpCall) continue;
-    ++waiting;
-    one = fibers_[i].get();
-  }
-  if (waiting == 0) return false;
-  for (size_t i = first; i < end; ++i) {
-    const Fiber& fiber = *fibers_[i];
-    if (fiber.state != State::kInWarpCall || fiber.call.combine != one->call.combine) {
-      Diverged(absl::StrCat(Place(*one), " is in ", one->call.name, ", ", Place(fiber),
-                            " of the same warp is not"));
+// With no lane of the warp ready: true when a collective call was carried out, so that its lanes
+// can go on.
+bool Runner::CombineWarp() {
+  const WarpCall* call = nullptr;
+  std::array<void*, kLanes> operands{};
+  const Fiber *in = nullptr, *out = nullptr;
+  for (size_t i = first_; i < end_; ++i) {
+    const Fiber& fiber = fibers_[i];
+    if (fiber.state != State::kInWarpCall ||
+        (call != nullptr &&
+         (fiber.call.combine != call->combine ||
+          (fiber.call.name != call->name && std::strcmp(fiber.call.name, call->name) != 0)))) {
+      out = &fiber;
+      continue;
     }
+    call = &fiber.call;
+    in = &fiber;
+    operands[i - first_] = fiber.call.operands;
   }
-  if (waiting < kLanes) {
-    Diverged(absl::StrCat(one->call.name, " in a warp of ", waiting,
+  if (in == nullptr) return false;
+  if (out != nullptr) {
+    Diverged(absl::StrCat(Place(*in), " is in ", call->name, ", ", Place(*out),
+                          " of the same warp is not"));
+  }
+  if (end_ - first_ < kLanes) {
+    Diverged(absl::StrCat(call->name, " in a warp of ", end_ - first_,
                           " threads: blocks have whole warps where threads call it"));
   }
-  std::array<void*, kLanes> operands{};
-  for (size_t i = first; i < end; ++i) operands[i - first] = fibers_[i]->call.operands;
-  one->call.combine(operands.data());
-  for (size_t i = first; i < end; ++i) {
-    fibers_[i]->state = State::kReady;
-    ++fibers_[i]->thread.warp_phase;
-  }
+  if (checked_ && call->orders_memory) CheckedWarpBarrier(static_cast<uint32_t>(first_ / kLanes));
+  call->combine(operands.data());
+  for (size_t i = first_; i < end_; ++i) fibers_[i].state = State::kReady;
   return true;
 }
 
-void Runner::PassBarrier(size_t count) {
+// With no thread ready: whether a barrier was passed.
+bool Runner::PassBarrier() {
   size_t waiting = 0;
-  for (size_t i = 0; i < count; ++i) waiting += fibers_[i]->state == State::kAtBarrier ? 1 : 0;
-  if (waiting == 0) return;
-  for (size_t i = 0; i < count; ++i) {
-    Fiber& fiber = *fibers_[i];
-    if (fiber.state != State::kAtBarrier) {
-      Diverged(
-          absl::StrCat(waiting, " threads wait at SyncThreads, ", Place(fiber), " has returned"));
+  const Fiber* returned = nullptr;
+  for (size_t i = 0; i < threads_; ++i) {
+    if (fibers_[i].state == State::kAtBarrier) {
+      ++waiting;
+    } else {
+      returned = &fibers_[i];
     }
-    fiber.state = State::kReady;
-    ++fiber.thread.block_phase;
   }
+  if (waiting == 0) return false;
+  if (returned != nullptr) {
+    Diverged(
+        absl::StrCat(waiting, " threads wait at SyncThreads, ", Place(*returned), " has returned"));
+  }
+  for (size_t i = 0; i < threads_; ++i) fibers_[i].state = State::kReady;
+  if (checked_) CheckedBarrier();
+  return true;
 }
 
-void Runner::RunBlock(const char* kernel, const Grid& grid, int64_t number,
+void Runner::RunBlock(const char* kernel, const Grid& grid, int64_t number, bool checked,
                       void (*body)(const void*), const void* argument) {
-  Grow(grid.threads);
+  threads_ = static_cast<size_t>(grid.threads);
+  Grow(threads_);
+  checked_ = checked;
   body_ = body;
   argument_ = argument;
-  threads_ = static_cast<size_t>(grid.threads);
   block_.kernel = kernel;
   block_.number = number;
   block_.index = {static_cast<unsigned>(number % grid.blocks_x),
@@ -207,28 +258,33 @@ void Runner::RunBlock(const char* kernel, const Grid& grid, int64_t number,
   block_.grid = {static_cast<unsigned>(grid.blocks_x), static_cast<unsigned>(grid.blocks_y),
                  static_cast<unsigned>(grid.blocks_z)};
   shared_bytes_ = grid.shared_bytes;
-  shared_.assign(static_cast<size_t>(grid.shared_bytes + (kMostPieces + 1) * kGuardBytes + 16),
-                 kGuardByte);
+  const int64_t room = shared_bytes_ + (kMostPieces + 1) * kGuardBytes;
+  if (room > shared_capacity_) {
+    shared_room_ = std::make_unique<unsigned char[]>(static_cast<size_t>(room + 128));
+    const auto base = reinterpret_cast<uintptr_t>(shared_room_.get());
+    shared_ = shared_room_.get() + ((base + 127) / 128 * 128 - base);
+    shared_capacity_ = room;
+  }
   piece_count_ = 0;
+  if (checked_) {
+    CheckedBlockBegins(number, shared_, shared_capacity_, stacks_,
+                       static_cast<int64_t>(kMostThreads * kStackBytes));
+  }
   Runner* const outer = active;
   Block* const outer_block = current_block;
   active = this;
   current_block = &block_;
   for (size_t i = 0; i < threads_; ++i) {
-    Fiber& fiber = *fibers_[i];
+    Fiber& fiber = fibers_[i];
     OT_CHECK(fiber.state == State::kReturned);
     fiber.state = State::kReady;
-    fiber.thread = {};
     fiber.thread.index.x = static_cast<unsigned>(i);
     fiber.thread.number = static_cast<uint32_t>(i);
   }
-  bool moved = true;
-  while (moved) {
-    moved = false;
+  do {
     for (size_t first = 0; first < threads_; first += kLanes)
-      moved = RunWarp(first, std::min(threads_, first + kLanes)) || moved;
-    PassBarrier(threads_);
-  }
+      RunWarp(first, std::min(threads_, first + kLanes));
+  } while (PassBarrier());
   CheckGuards();
   active = outer;
   current_block = outer_block;
@@ -238,35 +294,32 @@ void* Runner::TakeShared(int64_t bytes, int64_t* taken) {
   // `taken` counts pieces of the calling thread; all threads take the same ones.
   const int64_t piece = (*taken)++;
   OT_CHECK_LT(piece, kMostPieces) << block_.kernel;
+  int64_t before = 0;
+  for (int64_t i = 0; i < piece; ++i) before += pieces_[static_cast<size_t>(i)];
+  unsigned char* at = shared_ + before + (piece + 1) * kGuardBytes;
   if (piece == piece_count_) {
+    OT_CHECK_LE(before + bytes, shared_bytes_)
+        << block_.kernel << " takes more shared memory than it was launched with";
     pieces_[static_cast<size_t>(piece_count_++)] = bytes;
+    std::memset(at - kGuardBytes, kGuardByte, kGuardBytes);
+    std::memset(at, 0xFF, static_cast<size_t>(bytes));
+    std::memset(at + bytes, kGuardByte, kGuardBytes);
+    if (checked_) CheckedPiece(at, bytes);
   }
   OT_CHECK_EQ(pieces_[static_cast<size_t>(piece)], bytes)
       << block_.kernel << ": threads take different pieces of shared memory";
-  int64_t before = 0;
-  for (int64_t i = 0; i < piece; ++i) before += pieces_[static_cast<size_t>(i)];
-  OT_CHECK_LE(before + bytes, shared_bytes_)
-      << block_.kernel << " takes more shared memory than it was launched with";
-  const auto base = reinterpret_cast<uintptr_t>(shared_.data());
-  const uintptr_t aligned = (base + 15) / 16 * 16;
-  return reinterpret_cast<void*>(aligned +
-                                 static_cast<uintptr_t>(before + (piece + 1) * kGuardBytes));
+  return at;
 }
 
 void Runner::CheckGuards() const {
-  const auto base = reinterpret_cast<uintptr_t>(shared_.data());
-  const unsigned char* at = shared_.data() + ((base + 15) / 16 * 16 - base);
-  for (int64_t piece = 0; piece <= piece_count_; ++piece) {
+  const unsigned char* at = shared_;
+  for (int64_t piece = 0; piece <= piece_count_ && piece_count_ > 0; ++piece) {
     for (int64_t i = 0; i < kGuardBytes; ++i) {
       OT_CHECK(at[i] == kGuardByte) << block_.kernel << ": a write outside the pieces of shared "
                                     << "memory, beside piece " << piece;
     }
     if (piece < piece_count_) at += kGuardBytes + pieces_[static_cast<size_t>(piece)];
   }
-}
-
-std::string Runner::Place(const Fiber& fiber) const {
-  return absl::StrCat("thread ", fiber.thread.number);
 }
 
 void Runner::Diverged(const std::string& what) const {
@@ -283,18 +336,26 @@ Runner& RunnerOfThisThread() {
 }  // namespace
 
 void Run(const char* kernel, const Grid& grid, bool checked, void (*body)(const void*),
-         const void* argument) {
+         const void* argument, int64_t argument_bytes) {
   const DeviceAccess access;
   const int64_t blocks = grid.blocks_x * grid.blocks_y * grid.blocks_z;
+  const bool last_first = reversed.load() > 0;
+  const auto run = [&](int64_t i) {
+    RunnerOfThisThread().RunBlock(kernel, grid, last_first ? blocks - 1 - i : i, checked, body,
+                                  argument);
+  };
+  if (checked) CheckedLaunchBegins(kernel, argument, argument_bytes);
   if (checked || blocks == 1) {
-    for (int64_t b = 0; b < blocks; ++b)
-      RunnerOfThisThread().RunBlock(kernel, grid, b, body, argument);
-    return;
-  }
+    for (int64_t i = 0; i < blocks; ++i) run(i);
+  } else {
 #pragma omp parallel for schedule(dynamic, 1)
-  for (int64_t b = 0; b < blocks; ++b)
-    RunnerOfThisThread().RunBlock(kernel, grid, b, body, argument);
+    for (int64_t i = 0; i < blocks; ++i) run(i);
+  }
+  if (checked) CheckedLaunchEnds();
 }
+
+ReversedBlocks::ReversedBlocks() { reversed.fetch_add(1); }
+ReversedBlocks::~ReversedBlocks() { reversed.fetch_sub(1); }
 
 void Barrier() { active->Suspend(State::kAtBarrier); }
 
@@ -303,28 +364,60 @@ void CallWarp(const WarpCall& call) {
   active->Suspend(State::kInWarpCall);
 }
 
-void* TakeShared(int64_t bytes, int64_t* taken) { return active->TakeShared(bytes, taken); }
+void* TakeShared(int64_t bytes, int64_t* taken) {
+  const Unwatched unwatched;
+  return active->TakeShared(bytes, taken);
+}
 
-void CopyLater(void* shared, const void* from) { active->running().open.push_back({shared, from}); }
+void CopyLater(void* shared, const void* from) {
+  OT_CHECK_EQ((reinterpret_cast<uintptr_t>(shared) | reinterpret_cast<uintptr_t>(from)) % 16, 0U)
+      << current_block->kernel << ": CopyAsync16 wants multiples of 16 bytes";
+  if (from != nullptr) Touch(from, 16, Access::kRead);
+  Touch(shared, 16, Access::kCopyBegins);
+  const Unwatched unwatched;
+  active->running().copies.push_back({shared, from});
+}
 
 void CloseGroup() {
+  const Unwatched unwatched;
   Fiber& fiber = active->running();
-  fiber.groups.push_back(std::move(fiber.open));
-  fiber.open.clear();
+  fiber.closed.push_back(fiber.copies.size() - fiber.in_groups);
+  fiber.in_groups = fiber.copies.size();
 }
 
 void WaitForGroups(int open) {
   Fiber& fiber = active->running();
-  while (fiber.groups.size() > static_cast<size_t>(open)) {
-    for (const Copy& copy : fiber.groups.front()) {
+  while (fiber.closed.size() - fiber.groups_done > static_cast<size_t>(open)) {
+    for (size_t left = fiber.closed[fiber.groups_done++]; left > 0; --left) {
+      const Copy& copy = fiber.copies[fiber.copies_done++];
+      Touch(copy.to, 16, Access::kCopyEnds);
       if (copy.from == nullptr) {
+        const Unwatched unwatched;
         std::memset(copy.to, 0, 16);
       } else {
+        // Once more: the source must not have changed meanwhile.
+        Touch(copy.from, 16, Access::kRead);
+        const Unwatched unwatched;
         std::memcpy(copy.to, copy.from, 16);
       }
     }
-    fiber.groups.erase(fiber.groups.begin());
   }
+  const Unwatched unwatched;
+  // What is done makes room once it is the larger part.
+  if (2 * fiber.copies_done < fiber.copies.size() || 2 * fiber.groups_done < fiber.closed.size())
+    return;
+  fiber.copies.erase(fiber.copies.begin(),
+                     fiber.copies.begin() + static_cast<std::ptrdiff_t>(fiber.copies_done));
+  fiber.closed.erase(fiber.closed.begin(),
+                     fiber.closed.begin() + static_cast<std::ptrdiff_t>(fiber.groups_done));
+  fiber.in_groups -= fiber.copies_done;
+  fiber.copies_done = fiber.groups_done = 0;
+}
+
+void ReadRow(const char* call, const void* row) {
+  OT_CHECK_EQ(reinterpret_cast<uintptr_t>(row) % 16, 0U)
+      << current_block->kernel << ": " << call << " wants rows at multiples of 16 bytes";
+  Touch(row, 16, Access::kRead);
 }
 
 }  // namespace overtok::emulation

@@ -22,15 +22,14 @@ struct WarpCall {
   const char* name = nullptr;
   void (*combine)(void* const* operands) = nullptr;
   void* operands = nullptr;
+  // What lanes wrote before the call, others may read after it: SyncWarp alone promises that.
+  bool orders_memory = false;
 };
 
 // One thread of the block that runs on this OS thread.
 struct Thread {
   Index3 index;         // threadIdx
   uint32_t number = 0;  // of all threads in the block
-  // Barriers of the block, and collective calls of the warp, that the thread has passed: two
-  // accesses of different threads are ordered where one of them lies between.
-  uint32_t block_phase = 0, warp_phase = 0;
 };
 struct Block {
   Index3 index, size, grid;  // blockIdx, blockDim, gridDim
@@ -39,8 +38,13 @@ struct Block {
 };
 
 // Of the calling OS thread; null outside a kernel.
-extern thread_local Thread* current_thread;
-extern thread_local Block* current_block;
+extern constinit thread_local Thread* current_thread;
+extern constinit thread_local Block* current_block;
+// The same for code whose accesses are reported: nothing of the host's is read there.
+Index3 ThreadIndex();
+Index3 BlockIndex();
+Index3 BlockSize();
+Index3 GridSize();
 
 struct Grid {
   int64_t blocks_x = 1, blocks_y = 1, blocks_z = 1;
@@ -49,19 +53,32 @@ struct Grid {
 };
 
 // Runs `body(argument)` once for each thread of the grid and returns when all have. `checked`: the
-// code of the kernel reports its accesses.
+// code of the kernel reports its accesses; it may read `argument_bytes` at `argument`.
 void Run(const char* kernel, const Grid& grid, bool checked, void (*body)(const void*),
-         const void* argument);
+         const void* argument, int64_t argument_bytes);
+
+// While one lives, launches run their blocks from the last to the first. Results do not depend on
+// it; that is for tests to see.
+class ReversedBlocks {
+ public:
+  ReversedBlocks();
+  ~ReversedBlocks();
+  ReversedBlocks(const ReversedBlocks&) = delete;
+  ReversedBlocks& operator=(const ReversedBlocks&) = delete;
+};
 
 // Called by kernels.
 void Barrier();
 void CallWarp(const WarpCall& call);
 // The next `bytes` of shared memory, 16-byte aligned; `taken`: of this thread so far, moved on. All
 // threads of a block ask for the same pieces in the same order. Between pieces lie guard zones.
+// Pieces are filled with 0xFF: NaN in the float types.
 void* TakeShared(int64_t bytes, int64_t* taken);
 // Of asynchronous copies: done when the group is waited for, zeros when from is null.
 void CopyLater(void* shared, const void* from);
 void CloseGroup();
 void WaitForGroups(int open);
+// The running thread reads 16 aligned bytes, in a collective call.
+void ReadRow(const char* call, const void* row);
 
 }  // namespace overtok::emulation

@@ -15,10 +15,17 @@
 #define __device__
 #define __forceinline__ inline
 #define __launch_bounds__(...)
+#if defined(OT_CHECKED)
+#define threadIdx (::overtok::emulation::ThreadIndex())
+#define blockIdx (::overtok::emulation::BlockIndex())
+#define blockDim (::overtok::emulation::BlockSize())
+#define gridDim (::overtok::emulation::GridSize())
+#else
 #define threadIdx (::overtok::emulation::current_thread->index)
 #define blockIdx (::overtok::emulation::current_block->index)
 #define blockDim (::overtok::emulation::current_block->size)
 #define gridDim (::overtok::emulation::current_block->grid)
+#endif
 
 namespace overtok::OT_BACKEND {
 
@@ -35,7 +42,10 @@ class Shared {
 
 inline void SyncThreads() { emulation::Barrier(); }
 inline void SyncWarp() {
-  emulation::CallWarp({.name = "SyncWarp", .combine = [](void* const*) {}, .operands = nullptr});
+  emulation::CallWarp({.name = "SyncWarp",
+                       .combine = [](void* const*) {},
+                       .operands = nullptr,
+                       .orders_memory = true});
 }
 
 namespace internal {
@@ -62,9 +72,7 @@ T ShuffleFrom(const char* name, T value, int from) {
                        .operands = &mine});
   return mine.result;
 }
-inline int ThisLane() {
-  return static_cast<int>(emulation::current_thread->number % static_cast<unsigned>(kWarp));
-}
+inline int ThisLane() { return static_cast<int>(threadIdx.x) % kWarp; }
 
 }  // namespace internal
 
@@ -146,10 +154,6 @@ void CombineLoad(void* const* lanes) {
     }
   }
 }
-inline void CheckRow(const bf16* row) {
-  OT_CHECK_EQ(reinterpret_cast<uintptr_t>(row) % 16, 0U)
-      << emulation::current_block->kernel << ": LoadMatrix4 wants rows at multiples of 16 bytes";
-}
 
 struct TileOperands {
   float* d;
@@ -187,13 +191,13 @@ inline void CombineTile(void* const* lanes) {
 }  // namespace internal
 
 inline void LoadMatrix4(uint32_t (&tiles)[4], const bf16* row) {
-  internal::CheckRow(row);
+  emulation::ReadRow("LoadMatrix4", row);
   internal::LoadOperands mine = {row, tiles};
   emulation::CallWarp(
       {.name = "LoadMatrix4", .combine = internal::CombineLoad<false>, .operands = &mine});
 }
 inline void LoadMatrix4Transposed(uint32_t (&tiles)[4], const bf16* row) {
-  internal::CheckRow(row);
+  emulation::ReadRow("LoadMatrix4Transposed", row);
   internal::LoadOperands mine = {row, tiles};
   emulation::CallWarp(
       {.name = "LoadMatrix4Transposed", .combine = internal::CombineLoad<true>, .operands = &mine});
@@ -203,6 +207,7 @@ inline void MultiplyTile(float (&d)[4], const uint32_t (&a)[4], const uint32_t (
   emulation::CallWarp(
       {.name = "MultiplyTile", .combine = internal::CombineTile, .operands = &mine});
 }
+inline float Exp2(float x) { return x < -126.0F ? 0.0F : std::exp2(x); }
 inline uint32_t PackPair(float low, float high) { return internal::PairOf(bf16(low), bf16(high)); }
 
 template <class... Parameters, class... Arguments>
@@ -223,7 +228,7 @@ void Launch(const char* name, const Context& /*context*/, const LaunchShape& sha
   using Call = decltype(call);
   emulation::Run(
       name, grid, kChecked, [](const void* argument) { (*static_cast<const Call*>(argument))(); },
-      &call);
+      &call, static_cast<int64_t>(sizeof(call)));
 }
 
 }  // namespace overtok::OT_BACKEND

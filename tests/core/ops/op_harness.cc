@@ -11,6 +11,8 @@
 
 #include "absl/strings/string_view.h"
 #include "core/cuda/emulation/device.h"
+#include "core/cuda/emulation/emulator.h"
+#include "core/cuda/emulation/known_memory.h"
 #include "hwy/targets.h"
 
 namespace overtok::testing {
@@ -19,6 +21,9 @@ namespace {
 constexpr int64_t kGuard = 256;  // bytes on either side
 constexpr unsigned char kPattern = 0xA5;
 constexpr int64_t kAlignment = 64;
+
+// Whether this program tests the checked device.
+bool Checks() { return TestedDevice() != CpuDevice() && TestedDevice() != EmulatedDevice(); }
 
 int64_t BytesOf(DType dtype, int64_t elements) { return elements * SizeOf(dtype); }
 
@@ -67,6 +72,7 @@ void RunOnce(const OpDescription& op, DType act, std::vector<Buffer>& buffers) {
     tensors.push_back(buffer.tensor());
     before.emplace_back(buffer);
   }
+  for (size_t i = 0; i < buffers.size(); ++i) buffers[i].SetName(op.operands[i].name);
   op.run(*context, tensors);
   EXPECT_TRUE(context.GuardsIntact()) << op.name << ": wrote outside its scratch";
   for (size_t i = 0; i < buffers.size(); ++i) {
@@ -115,6 +121,7 @@ void CheckStorage(const OpDescription& op, const std::vector<std::vector<double>
   }
   {
     const ThreadScope threads(2);
+    const emulation::ReversedBlocks reversed;
     RunOnce(op, act, two);
   }
   CheckOutputs(op, act, one, exact, "");
@@ -148,6 +155,11 @@ Buffer::Buffer(DType dtype, Shape shape, Start start)
   block_ = std::make_unique<unsigned char[]>(static_cast<size_t>(bytes));
   std::memset(block_.get(), kPattern, static_cast<size_t>(bytes));
   std::memset(data(), 0, static_cast<size_t>(BytesOf(dtype, elements_)));
+  if (Checks()) emulation::AddMemory(data(), BytesOf(dtype, elements_), "a buffer", SizeOf(dtype));
+}
+
+Buffer::~Buffer() {
+  if (Checks() && elements_ > 0) emulation::RemoveMemory(data());
 }
 
 Buffer::Buffer(DType dtype, Shape shape, const std::vector<double>& values) : Buffer(dtype, shape) {
@@ -157,6 +169,10 @@ Buffer::Buffer(DType dtype, Shape shape, const std::vector<double>& values) : Bu
 
 Buffer::Buffer(const Buffer& other) : Buffer(other.dtype_, other.shape_, other.start_) {
   std::memcpy(data(), other.data(), static_cast<size_t>(BytesOf(dtype_, elements_)));
+  if (other.poisoned_ && other.FirstUnwritten() >= 0) {
+    poisoned_ = true;
+    emulation::MarkUnwritten(data(), BytesOf(dtype_, elements_));
+  }
 }
 
 void* Buffer::data() const {
@@ -189,6 +205,9 @@ double Buffer::Get(int64_t i) const {
 void Buffer::Set(int64_t i, double value) {
   OT_CHECK(i >= 0 && i < elements_);
   const Tensor t = tensor();
+  if (poisoned_ && Checks()) {
+    emulation::MarkWritten(static_cast<char*>(data()) + BytesOf(dtype_, i), SizeOf(dtype_));
+  }
   switch (dtype_) {
     case DType::kF32:
       t.data<float>()[i] = static_cast<float>(value);
@@ -218,6 +237,22 @@ std::vector<double> Buffer::Values() const {
 
 void Buffer::Poison() {
   std::memset(data(), 0xFF, static_cast<size_t>(BytesOf(dtype_, elements_)));
+  poisoned_ = true;
+  if (Checks()) emulation::MarkUnwritten(data(), BytesOf(dtype_, elements_));
+}
+
+void Buffer::CountAsWritten() const {
+  if (Checks()) emulation::MarkWritten(data(), BytesOf(dtype_, elements_));
+}
+
+int64_t Buffer::FirstUnwritten() const {
+  if (!Checks()) return -1;
+  const int64_t byte = emulation::FirstUnwritten(data(), BytesOf(dtype_, elements_));
+  return byte < 0 ? -1 : byte / SizeOf(dtype_);
+}
+
+void Buffer::SetName(const std::string& name) const {
+  if (Checks()) emulation::RenameMemory(data(), name);
 }
 
 bool Buffer::GuardsIntact() const {
@@ -292,8 +327,11 @@ Device* TestedDevice() {
     const absl::string_view wanted = name == nullptr ? "cpu" : name;
     if (wanted == "cpu") return CpuDevice();
     if (wanted == "emulated") return EmulatedDevice();
+#if defined(OVERTOK_TEST_CHECKED)
+    if (wanted == "checked") return CheckedDevice();
+#endif
     OT_CHECK(false) << "OVERTOK_TEST_DEVICE is " << std::string(wanted)
-                    << ", expected cpu or emulated";
+                    << ", expected cpu, emulated or (in builds without sanitizers) checked";
     return CpuDevice();
   }();
   return device;
@@ -302,6 +340,7 @@ Device* TestedDevice() {
 ScratchContext::ScratchContext(int64_t bytes, Device* device)
     : block_(DType::kF64, {(bytes + 7) / 8}, Buffer::Start::kAligned), context_(device) {
   block_.Poison();
+  block_.SetName("scratch");
   context_.SetScratch(block_.tensor().raw(), bytes);
 }
 

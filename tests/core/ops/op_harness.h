@@ -1,7 +1,10 @@
 // The op harness: one description of an op (operands, sizes, a call) drives five checks: f32 and
 // bf16 storage against f64 (inputs rounded to the storage type first), the code for lesser
-// processors (AVX2, baseline) against the same, one thread against two (equal bits), inputs left
-// alone, and guard zones around every operand and the scratch block.
+// processors (AVX2, baseline) against the same, one thread against two (equal bits; on devices also
+// blocks from first to last against last to first), inputs left alone, and guard zones around every
+// operand and the scratch block. On the checked device every access is looked at
+// (core/cuda/emulation/checker.h): buffers are known to the checker, poisoned ones as unwritten,
+// and outputs have to be written whole.
 //
 // Test programs take the device they test from the environment, OVERTOK_TEST_DEVICE = cpu (when
 // unset) | emulated | checked | cuda; CTest runs them once for each (NAME, NAME_checked). f64 is
@@ -29,6 +32,7 @@ class Buffer {
   explicit Buffer(DType dtype, Shape shape, Start start = Start::kOdd);  // zeros
   Buffer(DType dtype, Shape shape, const std::vector<double>& values);
   Buffer(const Buffer& other);
+  ~Buffer();
   Buffer& operator=(const Buffer&) = delete;
 
   Tensor tensor() const { return Tensor(data(), dtype_, shape_); }
@@ -38,7 +42,15 @@ class Buffer {
   double Get(int64_t i) const;
   void Set(int64_t i, double value);
   std::vector<double> Values() const;
-  void Poison();  // every byte 0xFF: NaN in the float types, -1 in the integers
+  // Every byte 0xFF: NaN in the float types, -1 in the integers. To checked kernels, unwritten
+  // until a kernel or Set writes them.
+  void Poison();
+  // Where other host code has filled a poisoned buffer.
+  void CountAsWritten() const;
+  // The first element of which checked kernels have left a byte unwritten; -1: none.
+  int64_t FirstUnwritten() const;
+  // For messages of the checker.
+  void SetName(const std::string& name) const;
   bool GuardsIntact() const;
   bool SameBits(const Buffer& other) const;
 
@@ -48,6 +60,7 @@ class Buffer {
   Shape shape_;
   Start start_;
   int64_t elements_ = 0;
+  bool poisoned_ = false;
   std::unique_ptr<unsigned char[]> block_;
 };
 
