@@ -8,6 +8,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <random>
+#include <utility>
 
 #include "absl/strings/string_view.h"
 #include "core/cuda/emulation/device.h"
@@ -342,6 +343,16 @@ ScratchContext::ScratchContext(int64_t bytes, Device* device)
   block_.Poison();
   block_.SetName("scratch");
   context_.SetScratch(block_.tensor().raw(), bytes);
+}
+
+Lend::Lend(std::vector<Tensor> tensors) : tensors_(std::move(tensors)) {
+  if (!Checks()) return;
+  for (const Tensor& tensor : tensors_)
+    emulation::AddMemory(tensor.raw(), tensor.bytes(), "lent memory", SizeOf(tensor.dtype()));
+}
+Lend::~Lend() {
+  if (!Checks()) return;
+  for (const Tensor& tensor : tensors_) emulation::RemoveMemory(tensor.raw());
 }
 
 ThreadScope::ThreadScope(int threads) : before_(omp_get_max_threads()) {

@@ -97,6 +97,18 @@ class ScratchContext {
   Context context_;
 };
 
+// Lets checked kernels touch host memory that is no Buffer's, for a scope.
+class Lend {
+ public:
+  explicit Lend(std::vector<Tensor> tensors);
+  ~Lend();
+  Lend(const Lend&) = delete;
+  Lend& operator=(const Lend&) = delete;
+
+ private:
+  std::vector<Tensor> tensors_;
+};
+
 // Sets OpenMP's thread count for a scope.
 class ThreadScope {
  public:
