@@ -1,0 +1,24 @@
+// core/cuda/device.h in programs that were built without the CUDA toolkit.
+#include "core/check.h"
+#include "core/cuda/device.h"
+
+namespace overtok {
+
+bool CudaIsThere() { return false; }
+
+absl::StatusOr<Device*> CudaDevice(int /*ordinal*/) {
+  return absl::UnavailableError(
+      "this program was built without CUDA: build it where the CUDA toolkit (12.0 or later, nvcc "
+      "and cuBLASLt) is found, or use another device");
+}
+
+namespace cuda {
+
+void* AllocateManaged(int64_t /*bytes*/) {
+  OT_CHECK(false) << "this program was built without CUDA";
+  return nullptr;
+}
+void FreeManaged(void* /*data*/) {}
+
+}  // namespace cuda
+}  // namespace overtok
