@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "absl/strings/string_view.h"
+#include "core/cuda/device.h"
 #include "core/cuda/emulation/device.h"
 #include "core/cuda/emulation/emulator.h"
 #include "core/cuda/emulation/known_memory.h"
@@ -147,13 +148,24 @@ void CheckStorage(const OpDescription& op, const std::vector<std::vector<double>
   hwy::DisableTargets(0);
 }
 
+bool TestsCuda() { return TestedDevice()->kind() == DeviceKind::kCuda; }
+
+std::unique_ptr<unsigned char[], void (*)(unsigned char*)> TakeBlock(int64_t bytes) {
+  if (TestsCuda()) {
+    return {static_cast<unsigned char*>(cuda::AllocateManaged(bytes)),
+            [](unsigned char* block) { cuda::FreeManaged(block); }};
+  }
+  return {new unsigned char[static_cast<size_t>(bytes)],
+          [](unsigned char* block) { delete[] block; }};
+}
+
 }  // namespace
 
 Buffer::Buffer(DType dtype, Shape shape, Start start)
     : dtype_(dtype), shape_(shape), start_(start) {
   elements_ = shape.rank() == 0 ? 0 : shape.elements();
   const int64_t bytes = BytesOf(dtype, elements_) + 2 * kGuard + 2 * kAlignment;
-  block_ = std::make_unique<unsigned char[]>(static_cast<size_t>(bytes));
+  block_ = TakeBlock(bytes);
   std::memset(block_.get(), kPattern, static_cast<size_t>(bytes));
   std::memset(data(), 0, static_cast<size_t>(BytesOf(dtype, elements_)));
   if (Checks()) emulation::AddMemory(data(), BytesOf(dtype, elements_), "a buffer", SizeOf(dtype));
@@ -177,6 +189,7 @@ Buffer::Buffer(const Buffer& other) : Buffer(other.dtype_, other.shape_, other.s
 }
 
 void* Buffer::data() const {
+  if (TestsCuda()) TestedDevice()->Wait();  // managed memory: for one side at a time
   const auto address = reinterpret_cast<uintptr_t>(block_.get()) + kGuard;
   const uintptr_t aligned = (address + kAlignment - 1) / kAlignment * kAlignment;
   return block_.get() + kGuard + (aligned - address) +
@@ -328,11 +341,16 @@ Device* TestedDevice() {
     const absl::string_view wanted = name == nullptr ? "cpu" : name;
     if (wanted == "cpu") return CpuDevice();
     if (wanted == "emulated") return EmulatedDevice();
+    if (wanted == "cuda") {
+      const absl::StatusOr<Device*> cuda = CudaDevice(0);
+      OT_CHECK(cuda.ok()) << cuda.status();
+      return *cuda;
+    }
 #if defined(OVERTOK_TEST_CHECKED)
     if (wanted == "checked") return CheckedDevice();
 #endif
     OT_CHECK(false) << "OVERTOK_TEST_DEVICE is " << std::string(wanted)
-                    << ", expected cpu, emulated or (in builds without sanitizers) checked";
+                    << ", expected cpu, emulated, cuda or (in builds without sanitizers) checked";
     return CpuDevice();
   }();
   return device;

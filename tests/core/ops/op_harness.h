@@ -61,7 +61,7 @@ class Buffer {
   Start start_;
   int64_t elements_ = 0;
   bool poisoned_ = false;
-  std::unique_ptr<unsigned char[]> block_;
+  std::unique_ptr<unsigned char[], void (*)(unsigned char*)> block_{nullptr, nullptr};
 };
 
 // Random values: a pure function of the seed. Uniform in [low, high), and normal.
