@@ -38,6 +38,8 @@ class Memory {
   // device: null: the CPU.
   explicit Memory(Mode mode, Device* device = nullptr)
       : mode_(mode), device_(device != nullptr && device->own_memory() ? device : nullptr) {}
+  // The device with memory of its own; null: the CPU.
+  Device* device() const { return device_; }
   ~Memory();
   Memory(const Memory&) = delete;
   Memory& operator=(const Memory&) = delete;

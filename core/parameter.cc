@@ -1,6 +1,7 @@
 #include "core/parameter.h"
 
 #include <algorithm>
+#include <cstring>
 #include <utility>
 #include <vector>
 
@@ -12,6 +13,34 @@
 #include "core/rng.h"
 
 namespace overtok {
+namespace {
+
+// Elements that pass through host memory at once on their way to a device.
+constexpr int64_t kPiece = int64_t{1} << 18;
+
+// tensor <- tensor.bytes() of host memory.
+void Store(const void* from, const Tensor& tensor, Device* device) {
+  if (device == nullptr) {
+    std::memcpy(tensor.raw(), from, static_cast<size_t>(tensor.bytes()));
+    return;
+  }
+  const Device::Piece piece = {tensor.raw(), from, tensor.bytes()};
+  device->Send({&piece, 1});
+}
+
+template <class T>
+void SetAll(const Tensor& tensor, T value, Device* device) {
+  if (device == nullptr) {
+    std::fill_n(tensor.data<T>(), tensor.elements(), value);
+    return;
+  }
+  const std::vector<T> values(static_cast<size_t>(std::min(kPiece, tensor.elements())), value);
+  const Tensor flat = tensor.Reshape({tensor.elements()});
+  for (int64_t i = 0; i < flat.elements(); i += kPiece)
+    Store(values.data(), flat.Rows(i, std::min(kPiece, flat.elements() - i)), device);
+}
+
+}  // namespace
 
 const char* NameOf(OptimizerGroup group) {
   switch (group) {
@@ -110,8 +139,8 @@ void ParameterSet::TakeTable(const ParameterSpec& spec, Parameter* parameter) {
   if (!with_gradients_) return;
   const int64_t capacity = std::min(spec.shape[0], spec.touched_capacity);
   OT_CHECK_GE(capacity, 1);
-  parameter->touched.rows =
-      memory_->Take(Purpose::kGradients, absl::StrCat(spec.name, ".rows"), DType::kU32, {capacity});
+  parameter->touched.rows = memory_->TakeInput(
+      Purpose::kGradients, absl::StrCat(spec.name, ".rows"), DType::kU32, {capacity});
   parameter->touched.gradient =
       memory_->Take(Purpose::kGradients, spec.name, DType::kF32, {capacity, spec.shape[1]});
 }
@@ -155,50 +184,52 @@ std::vector<ShardedTensor> ParameterSet::table_states() const {
 }
 
 void ParameterSet::ReinitializeTable(Parameter& parameter, uint64_t seed, int64_t pass,
-                                     int64_t step) {
+                                     int64_t step) const {
   OT_CHECK(parameter.is_table());
+  Device* device = memory_->device();
   DrawInitialValues(parameter.spec, Xxh3(&pass, sizeof(pass), seed), parameter.region(),
-                    parameter.value);
+                    parameter.value, device);
   const TableState& state = parameter.table;
-  if (state.m.defined()) std::fill_n(state.m.data<float>(), state.m.elements(), 0.0F);
-  if (state.v.defined()) std::fill_n(state.v.data<float>(), state.v.elements(), 0.0F);
-  if (state.last.defined()) {
-    std::fill_n(state.last.data<uint32_t>(), state.last.elements(), static_cast<uint32_t>(step));
-  }
+  if (state.m.defined()) SetAll<float>(state.m, 0.0F, device);
+  if (state.v.defined()) SetAll<float>(state.v, 0.0F, device);
+  if (state.last.defined()) SetAll<uint32_t>(state.last, static_cast<uint32_t>(step), device);
 }
 
 void DrawInitialValues(const ParameterSpec& spec, uint64_t seed, const Region& region,
-                       const Tensor& values) {
+                       const Tensor& values, Device* device) {
   OT_CHECK_EQ(values.elements(), region.count);
-  if (spec.initializer == Initializer::kOnes) {
-    std::fill_n(values.data<float>(), values.elements(), 1.0F);
-    return;
-  }
+  if (spec.initializer == Initializer::kOnes) return SetAll<float>(values, 1.0F, device);
   const uint64_t key = Xxh3(spec.name.data(), static_cast<int64_t>(spec.name.size()), seed);
   const auto scale = static_cast<float>(spec.scale);
-  if (values.dtype() == DType::kF32) {
+  if (values.dtype() == DType::kF32 && device == nullptr) {
     auto* out = values.data<float>();
     ForEachRun(region, [&](int64_t logical, int64_t place, int64_t count) {
       FillTruncatedNormal(key, logical, scale, Tensor(out + place, {count}));
     });
     return;
   }
-  // bf16 tables: rounded to nearest.
-  constexpr int64_t kChunk = 1 << 16;
-  std::vector<float> chunk(kChunk);
-  auto* out = values.data<bf16>();
+  // Through a piece of host memory: to a device, or to a bf16 table, rounded to nearest.
+  std::vector<float> drawn(kPiece);
+  std::vector<bf16> rounded(values.dtype() == DType::kBF16 ? kPiece : 0);
+  const Tensor flat = values.Reshape({values.elements()});
   ForEachRun(region, [&](int64_t logical, int64_t place, int64_t run) {
-    for (int64_t i = 0; i < run; i += kChunk) {
-      const int64_t count = std::min(kChunk, run - i);
-      FillTruncatedNormal(key, logical + i, scale, Tensor(chunk.data(), {count}));
-      for (int64_t j = 0; j < count; ++j) out[place + i + j] = bf16(chunk[static_cast<size_t>(j)]);
+    for (int64_t i = 0; i < run; i += kPiece) {
+      const int64_t count = std::min(kPiece, run - i);
+      FillTruncatedNormal(key, logical + i, scale, Tensor(drawn.data(), {count}));
+      const void* from = drawn.data();
+      if (!rounded.empty()) {
+        std::transform(drawn.begin(), drawn.begin() + count, rounded.begin(),
+                       [](float x) { return bf16(x); });
+        from = rounded.data();
+      }
+      Store(from, flat.Rows(place + i, count), device);
     }
   });
 }
 
 void ParameterSet::Initialize(uint64_t seed) {
   for (Parameter& parameter : parameters_) {
-    DrawInitialValues(parameter.spec, seed, parameter.region(), parameter.value);
+    DrawInitialValues(parameter.spec, seed, parameter.region(), parameter.value, memory_->device());
   }
 }
 

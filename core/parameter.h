@@ -72,7 +72,7 @@ struct TableStorage {
 
 // Rows of a table in the current step, and their gradient.
 struct TouchedRows {
-  Tensor rows;      // [capacity] u32, the first `count` ascending and distinct
+  Tensor rows;      // [capacity] u32, an input; the first `count` ascending and distinct
   Tensor gradient;  // [capacity, w] f32, like Parameter::gradient; rows [0, count) count
   int64_t count = 0;
   Tensor used() const { return rows.Rows(0, count); }
@@ -107,9 +107,10 @@ Sharding ShardingOf(const ParameterSpec& spec, const Layout& layout);
 int64_t ReplicasOf(const ParameterSpec& spec, const Layout& layout);
 
 // Initial values of the elements that `region` names, into `values` (f32 or bf16): a pure function
-// of (seed, name, logical element), so that they are the same under any layout.
+// of (seed, name, logical element), so that they are the same under any layout. device: where the
+// values lie; null: host memory.
 void DrawInitialValues(const ParameterSpec& spec, uint64_t seed, const Region& region,
-                       const Tensor& values);
+                       const Tensor& values, Device* device);
 
 // The parameters of a model in their fixed order (the order of checkpoints, traces and norms).
 class ParameterSet {
@@ -152,7 +153,7 @@ class ParameterSet {
   std::vector<ShardedTensor> table_states() const;
   // Gives a table fresh initial values (a pure function of (seed, name, pass, index)) and no
   // moments, as of the state after `step` steps.
-  static void ReinitializeTable(Parameter& parameter, uint64_t seed, int64_t pass, int64_t step);
+  void ReinitializeTable(Parameter& parameter, uint64_t seed, int64_t pass, int64_t step) const;
 
  private:
   void TakeTable(const ParameterSpec& spec, Parameter* parameter);

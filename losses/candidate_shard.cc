@@ -47,11 +47,11 @@ CandidateShares::CandidateShares(const Sharding& sharding, int64_t classes, int6
   shares_.reserve(static_cast<size_t>(blocks));
   if (sharding.parts == 1) return;
   const int64_t own = std::min(most, SizeOfPart(sharding, classes));
-  ids_ = memory->Take(Purpose::kBatches, "candidates.share.ids", DType::kU32, {blocks, own});
-  rows_ = memory->Take(Purpose::kBatches, "candidates.share.rows", DType::kU32, {blocks, own});
-  bias_ = memory->Take(Purpose::kBatches, "candidates.share.bias", DType::kF32, {blocks, own});
-  places_ = memory->Take(Purpose::kBatches, "candidates.share.places", DType::kU32, {most});
-  own_targets_ = memory->Take(Purpose::kBatches, "candidates.share.targets", DType::kU32, {labels});
+  ids_ = memory->TakeInput(Purpose::kBatches, "candidates.share.ids", DType::kU32, {blocks, own});
+  rows_ = memory->TakeInput(Purpose::kBatches, "candidates.share.rows", DType::kU32, {blocks, own});
+  bias_ = memory->TakeInput(Purpose::kBatches, "candidates.share.bias", DType::kF32, {blocks, own});
+  places_ = memory->TakeHost(Purpose::kBatches, "candidates.share.places", DType::kU32, {most});
+  own_targets_ = memory->TakeInput(Purpose::kBatches, "candidates.share.targets", DType::kU32, {labels});
 }
 
 void CandidateShares::Build(const CandidateSets& sets, std::span<const uint32_t> labels) {

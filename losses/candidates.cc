@@ -87,9 +87,14 @@ CandidateSets::CandidateSets(const CandidateOptions& options, int64_t labels, in
   OT_CHECK(most >= 1 && most <= options.classes) << most << " of " << options.classes;
   OT_CHECK(blocks >= 1 && labels >= blocks && labels % blocks == 0)
       << labels << " labels in " << blocks << " blocks";
+  const auto name = [&](const char* what) {
+    return absl::StrCat("candidates.", what, "/", options.head);
+  };
   const auto take = [&](const char* what, DType dtype, Shape shape) {
-    return memory->Take(Purpose::kBatches, absl::StrCat("candidates.", what, "/", options.head),
-                        dtype, shape);
+    return memory->TakeInput(Purpose::kBatches, name(what), dtype, shape);
+  };
+  const auto take_host = [&](const char* what, DType dtype, Shape shape) {
+    return memory->TakeHost(Purpose::kBatches, name(what), dtype, shape);
   };
   ids_ = take("ids", DType::kU32, {blocks, most});
   if (options.correction == Correction::kInclusion) {
@@ -97,9 +102,9 @@ CandidateSets::CandidateSets(const CandidateOptions& options, int64_t labels, in
   }
   ranks_ = take("ranks", DType::kU32, {labels});
   const int64_t words = Words(options.classes);
-  present_ = take("present", DType::kU64, {words});
-  chosen_ = take("chosen", DType::kU64, {words});
-  before_ = take("before", DType::kU32, {words});
+  present_ = take_host("present", DType::kU64, {words});
+  chosen_ = take_host("chosen", DType::kU64, {words});
+  before_ = take_host("before", DType::kU32, {words});
   sets_.reserve(static_cast<size_t>(blocks));
 }
 

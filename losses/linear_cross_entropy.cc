@@ -63,8 +63,23 @@ int64_t LinearCrossEntropy::tile_rows(int64_t classes) const {
   return TileRows(most_rows_, classes, tiles_[0].logits.elements());
 }
 
-LossSums LinearCrossEntropy::Run(const Context& context, const LinearCrossEntropyArgs& args,
-                                 int64_t most_classes) {
+std::vector<LossSums> ReadLossSums(const Context& context, const Tensor& sums) {
+  std::vector<double> values(static_cast<size_t>(sums.elements()));
+  context.Read(sums, values.data());
+  std::vector<LossSums> read;
+  for (size_t i = 0; i + 2 < values.size(); i += 3)
+    read.push_back({values[i], values[i + 1], values[i + 2]});
+  return read;
+}
+
+LossSums LinearCrossEntropy::RunAndRead(const Context& context, const LinearCrossEntropyArgs& args,
+                                        int64_t most_classes) {
+  Run(context, args, sums_, most_classes);
+  return ReadLossSums(context, sums_)[0];
+}
+
+void LinearCrossEntropy::Run(const Context& context, const LinearCrossEntropyArgs& args,
+                             const Tensor& sums, int64_t most_classes) {
   const int64_t tokens = args.hidden.dim(0);
   OT_CHECK_LE(tokens, loss_.dim(0));
   if (group_ == nullptr) {
@@ -73,13 +88,11 @@ LossSums LinearCrossEntropy::Run(const Context& context, const LinearCrossEntrop
     RunDivided(context, args, most_classes);
   }
   WeightedSum(context,
-              {.x = loss_.Rows(0, tokens), .w = args.loss_weight, .out = sums_.Rows(0, 1)});
+              {.x = loss_.Rows(0, tokens), .w = args.loss_weight, .out = sums.Rows(0, 1)});
   WeightedSum(
       context,
-      {.x = lse_.Rows(0, tokens), .w = args.loss_weight, .out = sums_.Rows(1, 1), .power = 2});
-  WeightedSum(context, {.x = Tensor(), .w = args.loss_weight, .out = sums_.Rows(2, 1)});
-  const double* sums = sums_.data<double>();
-  return {sums[0], sums[1], sums[2]};
+      {.x = lse_.Rows(0, tokens), .w = args.loss_weight, .out = sums.Rows(1, 1), .power = 2});
+  WeightedSum(context, {.x = Tensor(), .w = args.loss_weight, .out = sums.Rows(2, 1)});
 }
 
 void LinearCrossEntropy::RunWhole(const Context& context, const LinearCrossEntropyArgs& args) {

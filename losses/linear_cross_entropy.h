@@ -10,6 +10,7 @@
 
 #include <array>
 #include <cstdint>
+#include <vector>
 
 #include "core/comm/communicator.h"
 #include "core/context.h"
@@ -42,6 +43,9 @@ struct LossSums {
   double weight = 0;       // sum of w
 };
 
+// The sums of `count` calls, [count, 3] f64, one behind the other; waits for the device.
+std::vector<LossSums> ReadLossSums(const Context& context, const Tensor& sums);
+
 // A tile of logits of this size keeps the three products long enough to run at full speed, and each
 // tile's read and write of dW (2 V d floats) small beside its 6 R V d operations.
 inline constexpr int64_t kHeadTileBytes = int64_t{64} << 20;
@@ -61,14 +65,17 @@ class LinearCrossEntropy {
   LinearCrossEntropy(Memory* memory, int64_t tokens, int64_t hidden, int64_t classes, DType act,
                      Communicator* group = nullptr, int64_t tile_bytes = kHeadTileBytes);
 
-  // Loss and gradients of one micro-batch, or of a part of it. Waits for the device (the sums are
-  // read on the host). Collective over the group, with equal T and equal row tiles on all ranks:
+  // Loss and gradients of one micro-batch, or of a part of it. sums: [3] f64, written: what LossSums
+  // says, in its order; ReadLossSums brings it to the host. Collective over the group, with equal T and equal row tiles on all ranks:
   // they follow from `most_classes`, the largest V of a rank in this call, which a group needs;
   // without one it is V. A rank without classes (weight: [0, d]) fills d_hidden with zeros.
-  LossSums Run(const Context& context, const LinearCrossEntropyArgs& args,
-               int64_t most_classes = 0);
+  void Run(const Context& context, const LinearCrossEntropyArgs& args, const Tensor& sums,
+           int64_t most_classes = 0);
+  // The same with sums of its own, read at once: waits for the device.
+  LossSums RunAndRead(const Context& context, const LinearCrossEntropyArgs& args,
+                      int64_t most_classes = 0);
 
-  // Losses per token of the last Run: [T] f32, nats (evaluation reads them).
+  // Losses per token of the last Run: [T] f32, nats, on the device (evaluation reads them).
   const Tensor& token_losses() const { return loss_; }
   // R with `classes` classes (of the rank that has most), at most.
   int64_t tile_rows(int64_t classes) const;

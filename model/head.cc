@@ -117,16 +117,23 @@ Head::Head(const ModelConfig& model, const LossConfig& loss, const HeadParameter
   const auto take = [&](Purpose purpose, const char* what, DType dtype, Shape shape) {
     return memory->Take(purpose, NameIn(kind, what), dtype, shape);
   };
+  const auto take_input = [&](const char* what, DType dtype, int64_t count) {
+    return memory->TakeInput(Purpose::kBatches, NameIn(kind, what), dtype, {count});
+  };
   if (!hashed()) {
     most_rows_ = LargestPart(sharding, classes);
     if (divided()) {
-      places_ = take(Purpose::kBatches, "places", DType::kU32, {options.own_rows * options.length});
+      places_ = take_input("places", DType::kU32, options.own_rows * options.length);
       if (!options.training) {
-        bias_ = take(Purpose::kHead, "bias", DType::kF32, {SizeOfPart(sharding, classes)});
+        bias_ = take_input("bias", DType::kF32, SizeOfPart(sharding, classes));
       }
     }
   }
   if (!options.training) return;
+  // A micro-batch is scored in parts where blocks of windows sample.
+  const int64_t runs = options.own_rows * options.length / options.pass_tokens;
+  sums_ = take(Purpose::kHead, "sums", DType::kF64,
+               {runs * (options.pass_tokens / block_positions_ + 2), 3});
   if (parameters.proj != nullptr) {
     states_ = take(Purpose::kActivations, "states", options.act, {u, d});
     d_states_ = take(Purpose::kActivations, "d_states", options.act, {u, d});
@@ -156,7 +163,7 @@ Head::Head(const ModelConfig& model, const LossConfig& loss, const HeadParameter
   narrow_ = take(Purpose::kActivations, "narrow", options.act, {u, width()});
   d_narrow_ = take(Purpose::kActivations, "d_narrow", options.act, {u, width()});
   const int64_t named = OwnBlocks(loss, options).count() * most;
-  slots_ = take(Purpose::kBatches, "slots", DType::kU32, {named});
+  slots_ = take_input("slots", DType::kU32, named);
   slots_builder_ = std::make_unique<RowSlots>(memory->dry() ? 0 : named);
   exchange_ = std::make_unique<TableExchange>(parameters.table, workspace.mesh,
                                               std::min(named, classes), /*training=*/true, memory);
@@ -165,6 +172,8 @@ Head::Head(const ModelConfig& model, const LossConfig& loss, const HeadParameter
 absl::Status Head::BeginStep(const StepIds::HeadIds& ids, int64_t step) {
   open_block_ = -1;
   sampling_ = false;
+  scored_ = 0;
+  parts_.clear();
   const int64_t classes = ClassesOf(model_, kind());
   int64_t candidates = classes;
   if (sets_ != nullptr) {
@@ -233,7 +242,9 @@ void Head::OpenBlock(const Context& context, int64_t block) {
     return;
   }
   // From the master weights: the same rounding as that of a compute copy.
-  EmbeddingForward(context, {.ids = share.rows, .table = parameters_.weight->value, .y = rows});
+  EmbeddingForward(context, {.ids = context.OnDevice(share.rows),
+                             .table = parameters_.weight->value,
+                             .y = rows});
 }
 
 Tensor Head::Features(const Context& context, const Tensor& hidden) {
@@ -270,35 +281,51 @@ void Head::AppendBackwardOrder(std::vector<Parameter*>* order) const {
   if (parameters_.proj != nullptr) order->push_back(parameters_.proj);
 }
 
-LossSums Head::RunShare(const Context& context, int64_t block, LinearCrossEntropyArgs* args) {
+void Head::RunShare(const Context& context, int64_t block, const Tensor& sums,
+                    LinearCrossEntropyArgs* args) {
   const CandidateShare& share = shares_->shares()[static_cast<size_t>(block)];
   const int64_t count = share.ids.elements();
   if (open_block_ != block) OpenBlock(context, block);
   args->weight = gathered_.Rows(0, count);
-  args->bias = share.bias;
+  args->bias = context.OnDevice(share.bias);
   args->d_weight = d_gathered_.Rows(0, count);
-  const LossSums sums = workspace_.cross_entropy->Run(context, *args, share.most);
+  workspace_.cross_entropy->Run(context, *args, sums, share.most);
   Parameter& parameter = hashed() ? *parameters_.table : *parameters_.weight;
   const Tensor gradient = workspace_.gradients->BeginRows(context, parameter);
   if (count > 0) {
-    EmbeddingBackward(
-        context,
-        {.ids = hashed() ? Slots(block) : share.rows, .dy = args->d_weight, .dtable = gradient});
+    EmbeddingBackward(context, {.ids = context.OnDevice(hashed() ? Slots(block) : share.rows),
+                                .dy = args->d_weight,
+                                .dtable = gradient});
   }
-  return sums;
 }
 
-LossSums Head::RunAll(const Context& context, LinearCrossEntropyArgs* args) {
+void Head::RunAll(const Context& context, const Tensor& sums, LinearCrossEntropyArgs* args) {
   OT_CHECK(!hashed()) << "a block has at least as many candidates as positions";
   const GradientSum::Leaf leaf = workspace_.gradients->Begin(*parameters_.weight);
   args->weight = parameters_.weight->compute;
   args->d_weight = leaf.tensor;
   args->accumulate_d_weight = leaf.accumulate;
-  return workspace_.cross_entropy->Run(context, *args, most_rows_);
+  workspace_.cross_entropy->Run(context, *args, sums, most_rows_);
 }
 
-LossSums Head::Run(const Context& context, const StepIds::HeadIds& ids, int64_t first,
-                   const Tensor& hidden, const Tensor& d_hidden) {
+std::vector<LossSums> Head::Losses(const Context& context) const {
+  std::vector<LossSums> of_runs;
+  if (scored_ == 0) return of_runs;
+  const std::vector<LossSums> parts = ReadLossSums(context, sums_.Rows(0, scored_));
+  size_t next = 0;
+  for (const int64_t count : parts_) {
+    LossSums& sums = of_runs.emplace_back();
+    for (int64_t i = 0; i < count; ++i, ++next) {
+      sums.loss += parts[next].loss;
+      sums.lse_squared += parts[next].lse_squared;
+      sums.weight += parts[next].weight;
+    }
+  }
+  return of_runs;
+}
+
+void Head::Run(const Context& context, const StepIds::HeadIds& ids, int64_t first,
+               const Tensor& hidden, const Tensor& d_hidden) {
   const int64_t tokens = workspace_.tokens->tokens();
   const Tensor features = Features(context, hidden);
   const Tensor d_features = parameters_.proj == nullptr ? d_hidden
@@ -311,7 +338,7 @@ LossSums Head::Run(const Context& context, const StepIds::HeadIds& ids, int64_t 
   const Tensor d_whole = whole_of(workspace_.d_whole, d_features);
   workspace_.tokens->Gather(context, features, whole);
   const int64_t end = first + tokens;
-  LossSums sums;
+  parts_.push_back(0);
   for (int64_t begin = first; begin < end;) {
     // Without sampling the micro-batch is one range.
     const int64_t block = begin / block_positions_;
@@ -319,52 +346,56 @@ LossSums Head::Run(const Context& context, const StepIds::HeadIds& ids, int64_t 
     const int64_t count = (sampling_ ? std::min(end, block_end) : end) - begin;
     LinearCrossEntropyArgs args;
     args.hidden = whole.Rows(begin - first, count);
-    args.targets = sampling_   ? shares_->targets().Rows(begin, count)
-                   : divided() ? places_.Rows(begin - first_position(), count)
-                               : ids.targets.Rows(begin, count);
-    args.loss_weight = ids.loss_weight.Rows(begin, count);
-    args.gradient_weight = ids.gradient_weight.Rows(begin, count);
+    args.targets = context.OnDevice(sampling_   ? shares_->targets().Rows(begin, count)
+                                    : divided() ? places_.Rows(begin - first_position(), count)
+                                                : ids.targets.Rows(begin, count));
+    args.loss_weight = context.OnDevice(ids.loss_weight.Rows(begin, count));
+    args.gradient_weight = context.OnDevice(ids.gradient_weight.Rows(begin, count));
     args.d_hidden = d_whole.Rows(begin - first, count);
     if (kind() == HeadKind::kMain) args.z_loss = loss_.z_loss;
     if (!hashed()) args.focal_gamma = loss_.focal_gamma;
     const bool all = !sampling_ || sets_->sets()[static_cast<size_t>(block)].overflow;
-    const LossSums part = all ? RunAll(context, &args) : RunShare(context, block, &args);
-    sums.loss += part.loss;
-    sums.lse_squared += part.lse_squared;
-    sums.weight += part.weight;
+    const Tensor sums = sums_.Rows(scored_, 1).Reshape({3});
+    if (all) {
+      RunAll(context, sums, &args);
+    } else {
+      RunShare(context, block, sums, &args);
+    }
+    ++scored_;
+    ++parts_.back();
     begin += count;
   }
   workspace_.gradients->Finish(context, hashed() ? *parameters_.table : *parameters_.weight);
   workspace_.tokens->SumShares(context, d_whole, d_features);
   FeaturesBackward(context, hidden, d_hidden);
-  return sums;
+}
+
+void Head::PlaceClasses(const StepIds::HeadIds& ids, const Tensor& bias) {
+  if (!divided()) return;
+  const Parameter& weight = *parameters_.weight;
+  const int64_t classes = ClassesOf(model_, kind());
+  FillPlaces(weight.sharding, classes, ids.targets.data<uint32_t>(), places_);
+  if (!bias.defined()) return;
+  auto* own = bias_.data<float>();
+  for (int64_t i = 0; i < bias_.elements(); ++i) {
+    own[i] = bias.data<float>()[GlobalOf(weight.sharding, classes, i)];
+  }
 }
 
 LossSums Head::Evaluate(const Context& context, const StepIds::HeadIds& ids, const Tensor& hidden,
                         const Tensor& bias) {
   OT_CHECK(kind() == HeadKind::kMain);
-  const Parameter& weight = *parameters_.weight;
   LinearCrossEntropyArgs args;
   args.hidden = hidden;
-  args.weight = weight.compute;
-  args.bias = bias;
-  args.targets = ids.targets;
-  args.loss_weight = ids.loss_weight;
+  args.weight = parameters_.weight->compute;
+  args.bias = context.OnDevice(divided() && bias.defined() ? bias_ : bias);
+  args.targets = context.OnDevice(divided() ? places_ : ids.targets);
+  args.loss_weight = context.OnDevice(ids.loss_weight);
   if (divided()) {
-    const int64_t classes = ClassesOf(model_, kind());
     args.hidden = workspace_.whole.Reshape({workspace_.tokens->tokens(), width()});
     workspace_.tokens->Gather(context, hidden, args.hidden);
-    FillPlaces(weight.sharding, classes, ids.targets.data<uint32_t>(), places_);
-    args.targets = places_;
-    if (bias.defined()) {
-      auto* own = bias_.data<float>();
-      for (int64_t i = 0; i < bias_.elements(); ++i) {
-        own[i] = bias.data<float>()[GlobalOf(weight.sharding, classes, i)];
-      }
-      args.bias = bias_;
-    }
   }
-  return workspace_.cross_entropy->Run(context, args, most_rows_);
+  return workspace_.cross_entropy->RunAndRead(context, args, most_rows_);
 }
 
 }  // namespace overtok

@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "core/comm/mesh.h"
 #include "core/context.h"
@@ -83,15 +84,19 @@ class Head {
   void Fetch(const Context& context);
 
   // Loss and gradients at positions [first, first + T) of the step. hidden: [U, d] act, this rank's
-  // share; d_hidden: [U, d] act, written by the main head, added to by the others. The sums are of
-  // all T positions.
-  LossSums Run(const Context& context, const StepIds::HeadIds& ids, int64_t first,
-               const Tensor& hidden, const Tensor& d_hidden);
+  // share; d_hidden: [U, d] act, written by the main head, added to by the others.
+  void Run(const Context& context, const StepIds::HeadIds& ids, int64_t first, const Tensor& hidden,
+           const Tensor& d_hidden);
+  // The sums of every Run since BeginStep, each over its T positions; waits for the device.
+  std::vector<LossSums> Losses(const Context& context) const;
   // Collective, after the last micro-batch: gradients of a table's rows to their owners.
   void ReturnGradients(const Context& context);
 
+  // Inputs of an evaluation, before they are sent: targets among this rank's classes, and its part
+  // of the bias ([V] f32 on the host, or undefined).
+  void PlaceClasses(const StepIds::HeadIds& ids, const Tensor& bias);
   // Main head, full softmax, no gradients: losses per token are in the cross-entropy's
-  // token_losses(). bias: [V] f32 added to the logits, or undefined.
+  // token_losses(). bias: [V] f32 added to the logits, an input, or undefined; as it was placed.
   LossSums Evaluate(const Context& context, const StepIds::HeadIds& ids, const Tensor& hidden,
                     const Tensor& bias);
 
@@ -110,8 +115,9 @@ class Head {
   absl::Status NameRows();
   // Positions [begin, begin + args.hidden.dim(0)) of one block that samples, or any range against
   // all classes.
-  LossSums RunShare(const Context& context, int64_t block, LinearCrossEntropyArgs* args);
-  LossSums RunAll(const Context& context, LinearCrossEntropyArgs* args);
+  void RunShare(const Context& context, int64_t block, const Tensor& sums,
+                LinearCrossEntropyArgs* args);
+  void RunAll(const Context& context, const Tensor& sums, LinearCrossEntropyArgs* args);
   // Brings the rows of a block's candidates together, when its first position comes.
   void OpenBlock(const Context& context, int64_t block);
   Tensor Slots(int64_t block) const;  // of a block's candidates, into the touched rows
@@ -133,6 +139,9 @@ class Head {
   std::unique_ptr<CandidateShares> shares_;
   bool sampling_ = false;
   int64_t open_block_ = -1;
+  Tensor sums_;                 // [parts, 3] f64: LossSums of every part that was scored
+  std::vector<int64_t> parts_;  // of each Run: how many parts it had
+  int64_t scored_ = 0;          // parts in all
 
   Tensor states_, d_states_;      // [U, d] act: W_2 h, of all but the main head
   Tensor narrow_, d_narrow_;      // [U, w] act: W_out^T W_2 h, of hashed heads

@@ -56,17 +56,19 @@ InputEmbedding::InputEmbedding(const ModelConfig& config, Parameter* embedding,
   const int64_t width = config.ngram_embedding->width, own = ShareOf(own_rows * pass.length);
   const bool slots = training() || mesh->layout().world() > 1;
   for (size_t i = 0; i < tables_.size(); ++i) {
-    const auto take = [&](Purpose purpose, const char* what, DType dtype, Shape shape) {
-      return memory->Take(purpose, absl::StrCat("ngram.", i, ".", what), dtype, shape);
+    const auto take_ids = [&](const char* what, int64_t count) {
+      return memory->TakeInput(Purpose::kBatches, absl::StrCat("ngram.", i, ".", what), DType::kU32,
+                               {count});
     };
     Parameter& table = *tables_[i].table;
     Source& source = sources_.emplace_back();
-    source.gathered = take(Purpose::kActivations, "gathered", act, {u, width});
-    if (tokens->divided()) source.rows = take(Purpose::kBatches, "rows", DType::kU32, {own});
-    if (slots) source.slots = take(Purpose::kBatches, "slots", DType::kU32, {own});
+    source.gathered = memory->Take(Purpose::kActivations, absl::StrCat("ngram.", i, ".gathered"),
+                                   act, {u, width});
+    if (tokens->divided()) source.rows = take_ids("rows", own);
+    if (slots) source.slots = take_ids("slots", own);
     const int64_t asked = std::min(own, table.spec.shape[0]);
     if (slots && !training()) {
-      source.named.rows = take(Purpose::kBatches, "named", DType::kU32, {asked});
+      source.named.rows = take_ids("named", asked);
     }
     source.exchange = std::make_unique<TableExchange>(&table, mesh, asked, training(), memory);
   }
@@ -105,7 +107,7 @@ void InputEmbedding::Fetch(const Context& context, const TableReading* reading) 
 void InputEmbedding::Forward(const Context& context, const StepIds& ids, int64_t first,
                              const TableReading* reading, const Tensor& x) {
   const Tensor whole = tokens_->divided() ? whole_ : x;
-  EmbeddingForward(context, {.ids = ids.places().Rows(first, tokens_->tokens()),
+  EmbeddingForward(context, {.ids = context.OnDevice(ids.places().Rows(first, tokens_->tokens())),
                              .table = embedding_->value,
                              .y = whole,
                              .scale = scale_});
@@ -129,7 +131,7 @@ void InputEmbedding::Backward(const Context& context, const StepIds& ids, int64_
   // Of one rank dx itself.
   const Tensor whole = tokens_->divided() ? whole_ : dx;
   tokens_->Gather(context, dx, whole);
-  EmbeddingBackward(context, {.ids = ids.places().Rows(first, tokens_->tokens()),
+  EmbeddingBackward(context, {.ids = context.OnDevice(ids.places().Rows(first, tokens_->tokens())),
                               .dy = whole,
                               .dtable = gradients_->BeginRows(context, *embedding_),
                               .scale = scale_});
@@ -149,7 +151,8 @@ void InputEmbedding::Backward(const Context& context, const StepIds& ids, int64_
     Parameter& table = *tables_[t].table;
     if (table.touched.count == 0) continue;  // dropout struck everywhere
     Matmul(context, {.a = dx, .b = proj.compute, .c = d_gathered_, .alpha = alpha});
-    EmbeddingBackward(context, {.ids = source.slots.Rows(ShareOf(first), tokens_->share()),
+    const Tensor slots = source.slots.Rows(ShareOf(first), tokens_->share());
+    EmbeddingBackward(context, {.ids = context.OnDevice(slots),
                                 .dy = d_gathered_,
                                 .dtable = gradients_->BeginRows(context, table)});
     gradients_->Finish(context, table);

@@ -31,7 +31,7 @@ StepIds::StepIds(const ModelConfig& model, const StepIdsOptions& options, Memory
   const int64_t n = options.sequences * options.length, own = options.own_rows * options.length;
   OT_CHECK_LE(options.first_row + options.own_rows, options.sequences);
   const auto take = [&](const std::string& name, DType dtype, Shape shape) {
-    return memory->Take(Purpose::kBatches, name, dtype, shape);
+    return memory->TakeInput(Purpose::kBatches, name, dtype, shape);
   };
   places_ = take("batch.tokens", DType::kU32, {own});
   segments_ = take("batch.segments", DType::kI32, {options.own_rows, options.length});

@@ -63,17 +63,23 @@ void TableExchange::TakeBuffers(int64_t asked, Memory* memory) {
   const auto take = [&](Purpose purpose, const char* what, DType dtype, Shape shape) {
     return memory->Take(purpose, absl::StrCat(table_->spec.name, what), dtype, shape);
   };
-  counts_ = take(Purpose::kBatches, ".counts", DType::kU32, {ranks_, ranks_});
-  asked_ids_ = take(Purpose::kBatches, ".asked", DType::kU32, {asked_capacity_});
-  places_ = take(Purpose::kBatches, ".places", DType::kU32, {asked_capacity_});
-  served_ids_ = take(Purpose::kBatches, ".served", DType::kU32, {served_capacity_});
+  // Lists of rows: the host makes all of them, ops read some.
+  const auto take_list = [&](bool input, const char* what, DType dtype, Shape shape) {
+    const std::string name = absl::StrCat(table_->spec.name, what);
+    return input ? memory->TakeInput(Purpose::kBatches, name, dtype, shape)
+                 : memory->TakeHost(Purpose::kBatches, name, dtype, shape);
+  };
+  counts_ = take_list(false, ".counts", DType::kU32, {ranks_, ranks_});
+  asked_ids_ = take_list(false, ".asked", DType::kU32, {asked_capacity_});
+  places_ = take_list(false, ".places", DType::kU32, {asked_capacity_});
+  served_ids_ = take_list(true, ".served", DType::kU32, {served_capacity_});
   fetched_ = take(Purpose::kActivations, ".fetched",
                   training_ ? table_->value.dtype() : DType::kF32, {asked_capacity_, width});
   served_ = take(Purpose::kActivations, ".served_rows", DType::kF32, {served_capacity_, width});
   if (!training_) return;
-  sort_ = take(Purpose::kBatches, ".sort", DType::kU64, {2, served_capacity_});
-  starts_ = take(Purpose::kBatches, ".starts", DType::kU32, {owned_capacity + 1});
-  table_->owned = {.rows = take(Purpose::kBatches, ".owned", DType::kU32, {owned_capacity}),
+  sort_ = take_list(true, ".sort", DType::kU64, {2, served_capacity_});
+  starts_ = take_list(true, ".starts", DType::kU32, {owned_capacity + 1});
+  table_->owned = {.rows = take_list(true, ".owned", DType::kU32, {owned_capacity}),
                    .gradient = take(Purpose::kGradients, ".owned_gradient", DType::kF32,
                                     {owned_capacity, width}),
                    .count = 0};
@@ -208,7 +214,7 @@ void TableExchange::Exchange(const Tensor& asked, const Tensor& served, bool to_
 void TableExchange::Fetch(const Context& context, const TableReading* reading) {
   OT_CHECK_EQ(reading == nullptr, training_);
   if (direct()) return;
-  const Tensor ids = served_ids_.Rows(0, served());
+  const Tensor ids = context.OnDevice(served_ids_.Rows(0, served()));
   // Of narrower values the first half of the room is used.
   const Tensor rows(served_.raw(), fetched_.dtype(), served_.shape());
   const Tensor used = rows.Rows(0, served());
@@ -217,7 +223,7 @@ void TableExchange::Fetch(const Context& context, const TableReading* reading) {
   } else {
     TableLookup(context, {.state = table_->table,
                           .rule = reading->rule,
-                          .replay = reading->replay,
+                          .replay = OnDevice(context, reading->replay),
                           .ids = ids,
                           .y = used});
   }
@@ -227,14 +233,14 @@ void TableExchange::Fetch(const Context& context, const TableReading* reading) {
 void TableExchange::Read(const Context& context, const Tensor& ids, const Tensor& slots,
                          const TableReading* reading, const Tensor& y) const {
   if (!direct()) {
-    EmbeddingForward(context, {.ids = slots, .table = fetched_, .y = y});
+    EmbeddingForward(context, {.ids = context.OnDevice(slots), .table = fetched_, .y = y});
   } else if (reading == nullptr) {
-    EmbeddingForward(context, {.ids = ids, .table = table_->value, .y = y});
+    EmbeddingForward(context, {.ids = context.OnDevice(ids), .table = table_->value, .y = y});
   } else {
     TableLookup(context, {.state = table_->table,
                           .rule = reading->rule,
-                          .replay = reading->replay,
-                          .ids = ids,
+                          .replay = OnDevice(context, reading->replay),
+                          .ids = context.OnDevice(ids),
                           .y = y});
   }
 }
@@ -246,8 +252,9 @@ void TableExchange::ReturnGradients(const Context& context) {
   const TouchedRows& owned = table_->owned;
   if (owned.count == 0) return;
   RowTreeSum(context, {.contributions = served_.Rows(0, served()),
-                       .order = Tensor(const_cast<uint64_t*>(contributions_), {served()}),
-                       .starts = starts_.Rows(0, owned.count + 1),
+                       .order = context.OnDevice(
+                           Tensor(const_cast<uint64_t*>(contributions_), {served()})),
+                       .starts = context.OnDevice(starts_.Rows(0, owned.count + 1)),
                        .part_begin = served_begin_,
                        .leaves = mesh_->layout().data,
                        .out = owned.used_gradient()});

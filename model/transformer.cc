@@ -127,8 +127,8 @@ void Transformer::TakeBuffers(Memory* memory) {
   }
 
   const int64_t half = config_.head_dim / 2;
-  rope_.cos = memory->Take(Purpose::kActivations, "rope.cos", DType::kF32, {pass.length, half});
-  rope_.sin = memory->Take(Purpose::kActivations, "rope.sin", DType::kF32, {pass.length, half});
+  rope_.cos = memory->TakeInput(Purpose::kActivations, "rope.cos", DType::kF32, {pass.length, half});
+  rope_.sin = memory->TakeInput(Purpose::kActivations, "rope.sin", DType::kF32, {pass.length, half});
   if (!memory->dry()) FillRopeTables(config_.rope_theta, act == DType::kBF16, rope_);
 
   // Training keeps every block's input; evaluation goes back and forth between two streams.
@@ -194,8 +194,13 @@ void Transformer::TakeHeads(int64_t width, Memory* memory) {
   }
 }
 
-Tensor Transformer::Segments(int64_t first) const {
-  return ids_->segments().Rows(first / options_.pass.length, options_.pass.batch);
+Tensor Transformer::Segments(const Context& context, int64_t first) const {
+  return context.OnDevice(
+      ids_->segments().Rows(first / options_.pass.length, options_.pass.batch));
+}
+
+RopeTables Transformer::Rope(const Context& context) const {
+  return {context.OnDevice(rope_.cos), context.OnDevice(rope_.sin)};
 }
 
 absl::Status Transformer::BeginStep(const BatchView& batch) {
@@ -249,11 +254,12 @@ CandidateFacts Transformer::candidate_facts(const Head& head) const {
 
 void Transformer::Forward(const Context& context, int64_t first, const TableReading* reading) {
   input_->Forward(context, *ids_, first, reading, stream_[0]);
-  const Tensor segments = Segments(first);
+  const Tensor segments = Segments(context, first);
+  const RopeTables rope = Rope(context);
   size_t in = 0;
   for (size_t i = 0; i < blocks_.size(); ++i) {
     const size_t out = options_.training ? in + 1 : 1 - in;
-    blocks_[i].Forward(context, rope_, segments, stream_[in], kept(static_cast<int64_t>(i)),
+    blocks_[i].Forward(context, rope, segments, stream_[in], kept(static_cast<int64_t>(i)),
                        workspace_, stream_[out]);
     in = out;
   }
@@ -265,13 +271,17 @@ void Transformer::Forward(const Context& context, int64_t first, const TableRead
                            .eps = config_.rms_norm_eps});
 }
 
-std::vector<LossSums> Transformer::RunHeads(const Context& context, int64_t first) {
-  std::vector<LossSums> sums;
+void Transformer::RunHeads(const Context& context, int64_t first) {
   for (size_t h = 0; h < heads_.size(); ++h) {
-    sums.push_back(heads_[h]->Run(context, ids_->heads()[h], ids_->first_position() + first,
-                                  hidden_, d_hidden_));
+    heads_[h]->Run(context, ids_->heads()[h], ids_->first_position() + first, hidden_, d_hidden_);
   }
-  return sums;
+}
+
+std::vector<std::vector<LossSums>> Transformer::Losses(const Context& context) const {
+  std::vector<std::vector<LossSums>> losses;
+  losses.reserve(heads_.size());
+  for (const auto& head : heads_) losses.push_back(head->Losses(context));
+  return losses;
 }
 
 void Transformer::Backward(const Context& context, int64_t first) {
@@ -284,32 +294,32 @@ void Transformer::Backward(const Context& context, int64_t first) {
                             .dgain = leaf.tensor,
                             .accumulate_dgain = leaf.accumulate});
   gradients_->Finish(context, *final_norm_);
-  const Tensor segments = Segments(first);
+  const Tensor segments = Segments(context, first);
+  const RopeTables rope = Rope(context);
   for (size_t i = blocks_.size(); i-- > 0;) {
     const BlockActivations& activations = kept(static_cast<int64_t>(i));
     // The last block's activations are still there; the others' are made again. Its output goes
     // where its input's successor already lies, with the same bits.
     if (options_.recompute && i + 1 < blocks_.size()) {
-      blocks_[i].Forward(context, rope_, segments, stream_[i], activations, workspace_,
+      blocks_[i].Forward(context, rope, segments, stream_[i], activations, workspace_,
                          stream_[i + 1]);
     }
-    blocks_[i].Backward(context, rope_, segments, stream_[i], activations, workspace_, d_stream_);
+    blocks_[i].Backward(context, rope, segments, stream_[i], activations, workspace_, d_stream_);
   }
   input_->Backward(context, *ids_, first, d_stream_);
 }
 
-std::vector<LossSums> Transformer::ForwardBackward(const Context& context, int64_t index) {
+void Transformer::ForwardBackward(const Context& context, int64_t index) {
   OT_CHECK(options_.training && index < micro_batches());
   const int64_t first = index * options_.pass.tokens();
   const double start = Now();
   gradients_->Start(index);
   Forward(context, first, /*reading=*/nullptr);
   const double middle = Now();
-  std::vector<LossSums> sums = RunHeads(context, first);
+  RunHeads(context, first);
   Backward(context, first);
   forward_seconds_ = middle - start;
   backward_seconds_ = Now() - middle;
-  return sums;
 }
 
 absl::StatusOr<LossSums> Transformer::Evaluate(const Context& context, const BatchView& batch,
@@ -319,12 +329,16 @@ absl::StatusOr<LossSums> Transformer::Evaluate(const Context& context, const Bat
   view.pass = evaluation.pass;
   ids_->Fill(view, evaluation.scramble);
   OT_RETURN_IF_ERROR(input_->Name(*ids_));
+  heads_[0]->PlaceClasses(ids_->heads()[0], Tensor());
+  context.SendInputs();
   input_->Fetch(context, &evaluation.tables);
   Forward(context, 0, &evaluation.tables);
   return heads_[0]->Evaluate(context, ids_->heads()[0], hidden_, Tensor());
 }
 
 LossSums Transformer::EvaluateWithBias(const Context& context, const Tensor& bias) {
+  heads_[0]->PlaceClasses(ids_->heads()[0], bias);
+  context.SendInputs();
   return heads_[0]->Evaluate(context, ids_->heads()[0], hidden_, bias);
 }
 

@@ -75,8 +75,10 @@ class Transformer {
   int64_t first_micro_batch() const { return first_row_ / options_.pass.batch; }
 
   // Forward, heads and backward of this rank's micro-batch `index` (0, 1, ...); gradients add up by
-  // core/gradient_sum.h. Returns the sums of each head, in the order of heads().
-  std::vector<LossSums> ForwardBackward(const Context& context, int64_t index);
+  // core/gradient_sum.h. Does not wait for the device.
+  void ForwardBackward(const Context& context, int64_t index);
+  // Sums of each head, in the order of heads(), over each micro-batch so far; waits for the device.
+  std::vector<std::vector<LossSums>> Losses(const Context& context) const;
   // Collective, after the last micro-batch: gradients of rows of tables to their owners.
   void ReturnGradients(const Context& context);
   // Dense parameters in the order in which the last micro-batch completes their gradients.
@@ -84,11 +86,11 @@ class Transformer {
   GradientSum& gradients() { return *gradients_; }
 
   // Collective. Forward and main head of one pass (batch.sequences = pass.batch), of each data rank
-  // its own. Losses per token are then in token_losses() ([T] f32).
+  // its own. Losses per token are then in token_losses() ([T] f32, on the device).
   absl::StatusOr<LossSums> Evaluate(const Context& context, const BatchView& batch,
                                     const EvaluationContext& evaluation);
-  // The main head once more on the states of the last Evaluate, with bias[c] ([V] f32) added to
-  // the logits of class c.
+  // The main head once more on the states of the last Evaluate, with bias[c] ([V] f32, an input)
+  // added to the logits of class c.
   LossSums EvaluateWithBias(const Context& context, const Tensor& bias);
   const Tensor& token_losses() const { return cross_entropy_->token_losses(); }
 
@@ -99,7 +101,8 @@ class Transformer {
   const std::vector<NgramParameters>& ngram_parameters() const { return ngram_parameters_; }
 
   // Seconds of the last ForwardBackward: up to the heads, and from the heads on (a head's fused
-  // pass counts as backward).
+  // pass counts as backward). Of a device that works behind the host: until the work was handed
+  // over.
   double forward_seconds() const { return forward_seconds_; }
   double backward_seconds() const { return backward_seconds_; }
 
@@ -112,10 +115,11 @@ class Transformer {
   void TakeBuffers(Memory* memory);
   void TakeHeads(int64_t width, Memory* memory);
   void Forward(const Context& context, int64_t first, const TableReading* reading);
-  std::vector<LossSums> RunHeads(const Context& context, int64_t first);
+  void RunHeads(const Context& context, int64_t first);
   void Backward(const Context& context, int64_t first);
   // Of the positions [first, first + T) of this rank's windows.
-  Tensor Segments(int64_t first) const;
+  Tensor Segments(const Context& context, int64_t first) const;
+  RopeTables Rope(const Context& context) const;
   const BlockActivations& kept(int64_t layer) const {
     return activations_[activations_.size() == 1 ? 0 : static_cast<size_t>(layer)];
   }

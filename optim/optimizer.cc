@@ -13,7 +13,7 @@
 namespace overtok {
 namespace {
 
-// Sums of blocks or rows that one pass leaves, at most: they are added up by one thread.
+// Sums of rows of tables that are left at once, at most: they are added up by one thread.
 constexpr int64_t kSumsAtOnce = 8192;
 
 AdamConstants Constants(double beta1, double beta2, double eps, int64_t step) {
@@ -38,7 +38,8 @@ Optimizer::Optimizer(const OptimizerConfig& config, int64_t steps, uint64_t seed
       << "the parameters are laid out for another mesh";
   const std::vector<Piece> pieces = AssignPieces(*parameters, layout);
   owned_ = TakeOwnedPieces(pieces, layout.world_rank(), memory);
-  norms_squared_ = memory->Take(Purpose::kOptimizer, "norms", DType::kF64, {kOptimizerGroups});
+  device_norms_squared_ =
+      memory->Take(Purpose::kOptimizer, "norms", DType::kF64, {kOptimizerGroups});
   for (Parameter& parameter : parameters->all()) {
     if (!parameter.is_table()) continue;
     // Apart from the key of the initial values, which hashes the bare name.
@@ -76,16 +77,19 @@ void Optimizer::TakeMoments(Memory* memory) {
   }
   head_sums_.resize(heads * kBlockSums);
   words_.resize(std::max<size_t>(head_sums_.size(), kOptimizerGroups) * ExactSum::kWords);
+  head_totals_.resize(head_sums_.size());
   if (heads > 0) {
-    head_totals_ = memory->Take(Purpose::kOptimizer, "adamh.totals", DType::kF64,
-                                {static_cast<int64_t>(head_sums_.size())});
+    device_head_totals_ = memory->Take(Purpose::kOptimizer, "adamh.totals", DType::kF64,
+                                       {static_cast<int64_t>(head_sums_.size())});
   }
-  int64_t sums = tables_.empty() ? 1 : kSumsAtOnce;
-  for (const OwnedPiece& piece : owned_)
-    sums = std::max(sums, std::min(kSumsAtOnce, ElementBlocks(piece.region.count)));
-  for (const Moments& head : adamh_)
-    sums = std::max(sums, kBlockSums * ElementBlocks(head.piece.region.count));
+  // Room for what all dense pieces leave, so that the host waits once for all of them.
+  int64_t norms = 0, moves = 0;
+  for (const OwnedPiece& piece : owned_) norms += ElementBlocks(piece.region.count);
+  for (const Moments& head : adamh_) moves += kBlockSums * ElementBlocks(head.piece.region.count);
+  if (!tables_.empty()) norms += kSumsAtOnce;
+  const int64_t sums = std::max({int64_t{1}, norms, moves});
   block_sums_ = memory->Take(Purpose::kOptimizer, "block_sums", DType::kF64, {sums});
+  read_sums_.resize(memory->dry() ? 0 : static_cast<size_t>(sums));
 }
 
 void Optimizer::TakeMatrices(Memory* memory) {
@@ -132,14 +136,18 @@ bool Optimizer::Frozen(const Parameter& table, int64_t step) const {
   return table.spec.freezes && freeze > 0 && step >= freeze;
 }
 
-void Optimizer::CatchUp(const Context& context, int64_t step) {
+void Optimizer::BeginStep(int64_t step) {
+  if (!tables_.empty()) replay_ = &schedule_->At(step);
+}
+
+void Optimizer::CatchUp(const Context& context) {
   if (tables_.empty()) return;
-  const TableReplay& replay = schedule_->At(step);
+  const TableReplay replay = OnDevice(context, *replay_);
   for (const Table& table : tables_) {
     TableReplayRows(context, {.state = table.parameter->table,
                               .rule = schedule_->rule(),
                               .replay = replay,
-                              .rows = table.parameter->owned.used(),
+                              .rows = context.OnDevice(table.parameter->owned.used()),
                               .random_key = table.random_key});
   }
 }
@@ -151,13 +159,27 @@ void Optimizer::GradientReady(const Context& context, Parameter& parameter) {
 void Optimizer::FinishGradients(const Context& context) { gradients_->Finish(context); }
 
 void Optimizer::AddSquares(const Context& context, const Tensor& x, int64_t block, ExactSum* sum) {
-  const int64_t n = x.elements(), at_once = std::min(kSumsAtOnce, block_sums_.elements()) * block;
-  for (int64_t i = 0; i < n; i += at_once) {
-    const int64_t count = std::min(at_once, n - i), blocks = (count + block - 1) / block;
-    const Tensor sums = block_sums_.Rows(0, blocks);
-    SumSquares(context, {Elements(x, i, count), sums, block});
-    sum->Add(std::span<const double>(sums.data<double>(), static_cast<size_t>(blocks)));
+  const int64_t n = x.elements();
+  for (int64_t i = 0; i < n;) {
+    if (filled_ == block_sums_.elements()) ReadSums(context);
+    const int64_t room = block_sums_.elements() - filled_;
+    const int64_t count = std::min(room * block, n - i), blocks = (count + block - 1) / block;
+    SumSquares(context, {Elements(x, i, count), block_sums_.Rows(filled_, blocks), block});
+    pending_.push_back({sum, filled_, blocks, 1});
+    filled_ += blocks;
+    i += count;
   }
+}
+
+void Optimizer::ReadSums(const Context& context) {
+  if (filled_ == 0) return;
+  context.Read(block_sums_.Rows(0, filled_), read_sums_.data());
+  for (const Pending& pending : pending_) {
+    for (int64_t i = 0; i < pending.count; ++i)
+      pending.to[i % pending.stride].Add(read_sums_[static_cast<size_t>(pending.begin + i)]);
+  }
+  pending_.clear();
+  filled_ = 0;
 }
 
 void Optimizer::Join(std::span<ExactSum> sums) {
@@ -183,18 +205,19 @@ void Optimizer::ComputeNorms(const Context& context, int64_t step) {
     AddSquares(context, table.parameter->owned.used_gradient(), table.parameter->spec.shape[1],
                &squares_[static_cast<size_t>(table.parameter->spec.group)]);
   }
+  ReadSums(context);
   Join(squares_);
-  for (size_t g = 0; g < squares_.size(); ++g)
-    norms_squared_.data<double>()[g] = squares_[g].Round();
+  for (size_t g = 0; g < squares_.size(); ++g) norms_squared_[g] = squares_[g].Round();
+  context.Write(norms_squared_.data(), device_norms_squared_);
 }
 
 double Optimizer::norm(OptimizerGroup group) const {
-  return std::sqrt(norms_squared_.data<double>()[static_cast<int>(group)]);
+  return std::sqrt(norms_squared_[static_cast<size_t>(group)]);
 }
 
 double Optimizer::total_norm() const {
   double sum = 0;
-  for (int g = 0; g < kOptimizerGroups; ++g) sum += norms_squared_.data<double>()[g];
+  for (const double norm : norms_squared_) sum += norm;
   return std::sqrt(sum);
 }
 
@@ -203,7 +226,7 @@ void Optimizer::MoveHeads(const Context& context, const Clip& clip, const AdamCo
   for (ExactSum& sum : head_sums_) sum.Clear();
   for (const Moments& head : adamh_) {
     const int64_t blocks = ElementBlocks(head.piece.region.count);
-    const Tensor sums = block_sums_.Rows(0, blocks * kBlockSums);
+    const Tensor sums = block_sums_.Rows(filled_, blocks * kBlockSums);
     AdamHMoments(context, {.w = head.piece.value,
                            .gradient = head.piece.gradient,
                            .m = head.m,
@@ -211,20 +234,20 @@ void Optimizer::MoveHeads(const Context& context, const Clip& clip, const AdamCo
                            .sums = sums.Reshape({blocks, kBlockSums}),
                            .clip = clip,
                            .constants = constants});
-    for (int64_t i = 0; i < sums.elements(); ++i) {
-      head_sums_[head.head * kBlockSums + static_cast<size_t>(i % kBlockSums)].Add(
-          sums.data<double>()[i]);
-    }
+    pending_.push_back(
+        {&head_sums_[head.head * kBlockSums], filled_, sums.elements(), kBlockSums});
+    filled_ += sums.elements();
   }
+  ReadSums(context);
   Join(head_sums_);
-  for (size_t i = 0; i < head_sums_.size(); ++i)
-    head_totals_.data<double>()[i] = head_sums_[i].Round();
+  for (size_t i = 0; i < head_sums_.size(); ++i) head_totals_[i] = head_sums_[i].Round();
+  context.Write(head_totals_.data(), device_head_totals_);
   for (const Moments& head : adamh_) {
     AdamHMove(context, {.w = head.piece.value,
                         .m = head.m,
                         .v = head.v,
-                        .totals = head_totals_.Rows(static_cast<int64_t>(head.head) * kBlockSums,
-                                                    kBlockSums),
+                        .totals = device_head_totals_.Rows(
+                            static_cast<int64_t>(head.head) * kBlockSums, kBlockSums),
                         .constants = constants,
                         .rate = rate});
   }
@@ -236,7 +259,7 @@ void Optimizer::UpdateTables(const Context& context, const Clip& clip, int64_t s
     const TableRule rule = schedule_->rule();
     TableUpdate(context, {.state = table.parameter->table,
                           .rule = rule,
-                          .rows = table.parameter->owned.used(),
+                          .rows = context.OnDevice(table.parameter->owned.used()),
                           .gradient = table.parameter->owned.used_gradient(),
                           .clip = clip,
                           .constants = Constants(rule.beta1, rule.beta2, rule.eps, step),
@@ -248,7 +271,7 @@ void Optimizer::UpdateTables(const Context& context, const Clip& clip, int64_t s
 
 void Optimizer::Step(const Context& context, int64_t step, double lr_scale) {
   const auto clip = [&](OptimizerGroup group) {
-    return Clip{norms_squared_.Rows(static_cast<int64_t>(group), 1), config_.max_grad_norm};
+    return Clip{device_norms_squared_.Rows(static_cast<int64_t>(group), 1), config_.max_grad_norm};
   };
   const AdamConstants constants = Constants(config_.beta1, config_.beta2, config_.eps, step);
   const double adam_rate = config_.adam_lr * lr_scale;
@@ -290,10 +313,10 @@ std::vector<ShardedTensor> Optimizer::masters() const {
   return values;
 }
 
-void Optimizer::InitializeMasters(uint64_t seed) {
+void Optimizer::InitializeMasters(uint64_t seed, Device* device) {
   for (const OwnedPiece& piece : owned_) {
     if (piece.copied)
-      DrawInitialValues(piece.piece.parameter->spec, seed, piece.region, piece.value);
+      DrawInitialValues(piece.piece.parameter->spec, seed, piece.region, piece.value, device);
   }
 }
 

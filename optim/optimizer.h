@@ -36,9 +36,12 @@ class Optimizer {
             const std::vector<Parameter*>& order, const Mesh* mesh, Memory* memory,
             GradientOrder sums = GradientOrder::kTree);
 
+  // What CatchUp needs of the schedule, an input: call before Context::SendInputs.
+  void BeginStep(int64_t step);
   // Brings the rows of every table that ranks read in this step (Parameter::owned) to the state
-  // before `step`. Call when the model has named them and before it fetches them.
-  void CatchUp(const Context& context, int64_t step);
+  // before the step of BeginStep. Call when the model has named them and the inputs were sent, and
+  // before it fetches them.
+  void CatchUp(const Context& context);
 
   // The gradient of a dense parameter is complete on this rank: starts to send what others own, in
   // buckets, and joins what has arrived. Nothing to do on one rank.
@@ -72,7 +75,8 @@ class Optimizer {
   // rank owns while it holds only a part of them. Copies of the parameters' values at any time.
   std::vector<ShardedTensor> masters() const;
   // After initial values were drawn: fills masters() from the seed's pure function.
-  void InitializeMasters(uint64_t seed);
+  // device: as of DrawInitialValues (core/parameter.h).
+  void InitializeMasters(uint64_t seed, Device* device);
   // Reduced gradients of this rank's dense pieces, between FinishGradients and the next step.
   std::vector<ShardedTensor> owned_gradients() const;
 
@@ -95,7 +99,10 @@ class Optimizer {
   void TakeMatrices(Memory* memory);
   void PlanWeightRounds(const std::vector<Piece>& pieces, Memory* memory);
   bool Frozen(const Parameter& table, int64_t step) const;
+  // Sums of squares of x by blocks, to be added to *sum when the sums are read.
   void AddSquares(const Context& context, const Tensor& x, int64_t block, ExactSum* sum);
+  // Reads what passes have left in block_sums_ and adds it up.
+  void ReadSums(const Context& context);
   void MoveHeads(const Context& context, const Clip& clip, const AdamConstants& constants,
                  double rate);
   void UpdateTables(const Context& context, const Clip& clip, int64_t step, double rate);
@@ -114,12 +121,24 @@ class Optimizer {
   std::vector<Table> tables_;
   std::vector<ShardedTensor> state_;
 
+  // Sums that one pass has left in block_sums_, [begin, begin + count): every `stride`-th of them
+  // belongs to the same of the sums from `to` on.
+  struct Pending {
+    ExactSum* to;
+    int64_t begin, count, stride;
+  };
+  const TableReplay* replay_ = nullptr;  // of this step
   std::array<ExactSum, kOptimizerGroups> squares_;
-  Tensor norms_squared_;             // [groups] f64
-  Tensor block_sums_;                // f64, what one pass leaves by blocks
+  std::array<double, kOptimizerGroups> norms_squared_{};
+  Tensor device_norms_squared_;      // [groups] f64, the same
+  Tensor block_sums_;                // f64, what passes leave by blocks
+  std::vector<double> read_sums_;    // the same on the host
+  std::vector<Pending> pending_;
+  int64_t filled_ = 0;               // of block_sums_
   std::vector<ExactSum> head_sums_;  // kBlockSums of each head
-  Tensor head_totals_;               // the same, rounded
-  std::vector<int64_t> words_;       // of sums that travel
+  std::vector<double> head_totals_;  // the same, rounded
+  Tensor device_head_totals_;
+  std::vector<int64_t> words_;  // of sums that travel
 };
 
 }  // namespace overtok

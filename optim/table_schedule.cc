@@ -56,15 +56,14 @@ TableSchedule::TableSchedule(const OptimizerConfig& config, int64_t steps, Memor
     replay_.window = window(kNegligible);
     replay_.window_f32 = window(kNegligibleF32);
   }
-  const auto take = [&](Shape shape) {
-    return memory->Take(Purpose::kOptimizer, "table schedule", DType::kF64, shape);
-  };
+  const Purpose purpose = Purpose::kOptimizer;
   for (Tensor* tensor : {&replay_.moved, &replay_.moved_eps, &replay_.moved_eps2,
                          &replay_.series_from, &replay_.kept, &replay_.power1, &replay_.power2,
-                         &replay_.root_power2, &replay_.gain, &replay_.root, &rates_}) {
-    *tensor = take({steps + 1});
+                         &replay_.root_power2, &replay_.gain, &replay_.root}) {
+    *tensor = memory->TakeInput(purpose, "table schedule", DType::kF64, {steps + 1});
   }
-  if (moves()) final_ = take({steps + 1, 4});
+  rates_ = memory->TakeHost(purpose, "table rates", DType::kF64, {steps + 1});
+  if (moves()) final_ = memory->TakeHost(purpose, "table sums", DType::kF64, {steps + 1, 4});
   if (memory->dry()) return;
 
   // Powers by repeated products: the same bits on every machine.

@@ -34,8 +34,10 @@ void PrintOps(const BenchStepResult& result) {
               100 * (result.step_ms - covered) / result.step_ms);
 }
 
-absl::StatusOr<int> RunStep(const StepArguments& arguments, Communicator& world) {
+absl::StatusOr<int> RunStep(const StepArguments& arguments, Communicator& world,
+                            int local_rank) {
   BenchStepOptions options = arguments.options;
+  options.local_rank = local_rank;
   if (arguments.ids == "zipf") {
     options.ids = IdDistribution::kZipf;
   } else if (arguments.ids != "uniform") {
@@ -60,8 +62,8 @@ void AddBench(Program& program) {
   auto arguments = std::make_shared<StepArguments>();
   CLI::App* step = program.AddParallelBelow(
       bench, "step", "Whole training steps on random tokens; prints one JSON object",
-      [arguments](Communicator& world, const LaunchFacts& /*launch*/) {
-        return RunStep(*arguments, world);
+      [arguments](Communicator& world, const LaunchFacts& launch) {
+        return RunStep(*arguments, world, launch.local_rank);
       });
   AddConfigArguments(step, &arguments->config);
   step->add_option("--warmup", arguments->options.warmup, "Steps that are not counted")

@@ -67,6 +67,6 @@ export OMP_WAIT_POLICY=passive
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
 # System libraries are not instrumented; without this the thread sanitizer reports their locks as races.
 export TSAN_OPTIONS="ignore_noninstrumented_modules=1 ${TSAN_OPTIONS:-}"
-ctest --test-dir "build/$preset" --output-on-failure --no-tests=error --parallel "$(nproc)" \
+CUDA_VISIBLE_DEVICES= ctest --test-dir "build/$preset" --output-on-failure --no-tests=error --parallel "$(nproc)" \
   --output-junit "$results" "$@"
 step "done: all tests of $preset passed"

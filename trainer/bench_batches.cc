@@ -1,8 +1,11 @@
 #include "trainer/bench_batches.h"
 
 #include <algorithm>
+#include <string>
+#include <utility>
 
 #include "core/rng.h"
+#include "trainer/host_tensors.h"
 
 namespace overtok {
 
@@ -52,6 +55,14 @@ void AgeTables(const BatchSource& source, int64_t steps, TrainStep* train) {
   for (const Parameter* table : tables) {
     touched.emplace_back(static_cast<size_t>(table->value.dim(0)), 0);
   }
+  HostTensors states(train->context(), train->parameters().table_states());
+  states.Read();
+  const auto state_of = [&](const char* what, const Parameter& table) -> const Tensor* {
+    for (const ShardedTensor& entry : states.tensors()) {
+      if (entry.name == what + table.spec.name) return &entry.tensor;
+    }
+    return nullptr;
+  };
   Batch batch;
   for (int64_t step = 0; step < steps; ++step) {
     source.Fill(step, &batch);
@@ -61,28 +72,29 @@ void AgeTables(const BatchSource& source, int64_t steps, TrainStep* train) {
     for (size_t t = 0; t < tables.size(); ++t) {
       const TouchedRows& rows = tables[t]->owned;
       const uint32_t* row = rows.rows.data<uint32_t>();
-      const Tensor& last = tables[t]->table.last;
+      const Tensor* last = state_of("table.last/", *tables[t]);
       for (int64_t i = 0; i < rows.count; ++i) {
         touched[t][row[i]] = 1;
-        if (last.defined()) last.data<uint32_t>()[row[i]] = static_cast<uint32_t>(step + 1);
+        if (last != nullptr) last->data<uint32_t>()[row[i]] = static_cast<uint32_t>(step + 1);
       }
     }
   }
   // Small beside the values, alive in every element: the replay has its full work to do.
   constexpr float kFirst = 1e-5F, kSecond = 1e-9F;
   for (size_t t = 0; t < tables.size(); ++t) {
-    const TableState& state = tables[t]->table;
     const int64_t rows = tables[t]->value.dim(0);
-    for (const Tensor* moment : {&state.m, &state.v}) {
-      if (!moment->defined()) continue;
+    for (const auto& [what, value] : {std::pair{"table.m/", kFirst}, {"table.v/", kSecond}}) {
+      const Tensor* moment = state_of(what, *tables[t]);
+      if (moment == nullptr) continue;
       const int64_t width = moment->elements() / rows;
       auto* values = moment->data<float>();
       for (int64_t row = 0; row < rows; ++row) {
-        if (touched[t][static_cast<size_t>(row)] == 0) continue;
-        std::fill_n(values + row * width, width, moment == &state.m ? kFirst : kSecond);
+        if (touched[t][static_cast<size_t>(row)] != 0)
+          std::fill_n(values + row * width, width, value);
       }
     }
   }
+  states.Write();
 }
 
 }  // namespace overtok

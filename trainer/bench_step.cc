@@ -18,6 +18,7 @@
 #include "losses/candidates.h"
 #include "trainer/config/derived.h"
 #include "trainer/layout.h"
+#include "trainer/open_device.h"
 #include "trainer/train_step.h"
 
 namespace overtok {
@@ -137,7 +138,9 @@ absl::StatusOr<BenchStepResult> BenchStep(const LoadedConfig& loaded,
   // not the work.
   const int64_t first = options.table_age, count = options.warmup + options.repetitions;
   config.train.steps = LengthOfRun(config, first + count + 1);
-  Memory memory(Memory::Mode::kReal);
+  const absl::StatusOr<Device*> device = OpenDevice(config, options.local_rank);
+  OT_RETURN_IF_ERROR(Agree(*world, device.status()));
+  Memory memory(Memory::Mode::kReal, *device);
   const Mesh mesh(world, static_cast<int>(config.parallel.tensor), config.parallel.vocabulary_map);
   TrainStep train(config, &mesh, &memory);
   if (options.by_op) train.context().SetKernels(&StartProfile(train.context().kernels()));

@@ -1,6 +1,5 @@
 #include "trainer/checkpoint_saver.h"
 
-#include <cstring>
 #include <utility>
 
 namespace overtok {
@@ -23,28 +22,27 @@ std::vector<ShardedTensor> Placed(const std::vector<ShardedTensor>& tensors, cha
   return placed;
 }
 
-void CopyAll(const std::vector<ShardedTensor>& from, const std::vector<ShardedTensor>& to) {
-  for (size_t i = 0; i < from.size(); ++i) {
-    if (from[i].tensor.bytes() == 0) continue;
-    std::memcpy(to[i].tensor.raw(), from[i].tensor.raw(),
-                static_cast<size_t>(from[i].tensor.bytes()));
-  }
+void CopyAll(const Context& context, const std::vector<ShardedTensor>& from,
+             const std::vector<ShardedTensor>& to) {
+  for (size_t i = 0; i < from.size(); ++i) context.Read(from[i].tensor, to[i].tensor.raw());
 }
 
 }  // namespace
 
 CheckpointSaver::CheckpointSaver(const CheckpointStore* store, std::vector<ShardedTensor> model,
                                  std::vector<ShardedTensor> optimizer, bool background,
-                                 Memory* memory)
+                                 const Context* context, Memory* memory)
     : store_(store),
       model_(std::move(model)),
       optimizer_(std::move(optimizer)),
-      background_(background) {
-  if (!background) return;
+      background_(background),
+      copied_(background || context->device().own_memory()),
+      context_(context) {
+  if (!copied_) return;
   int64_t bytes = 0;
   Placed(model_, nullptr, &bytes);
   Placed(optimizer_, nullptr, &bytes);
-  memory_ = memory->Take(Purpose::kSnapshot, "snapshot of a checkpoint", DType::kU8, {bytes});
+  memory_ = memory->TakeHost(Purpose::kSnapshot, "snapshot of a checkpoint", DType::kU8, {bytes});
   char* base = static_cast<char*>(memory_.raw());
   int64_t at = 0;
   model_copy_ = Placed(model_, base, &at);
@@ -57,12 +55,17 @@ CheckpointSaver::~CheckpointSaver() {
 
 absl::Status CheckpointSaver::Save(const TrainingState& state) {
   OT_RETURN_IF_ERROR(Finish());
-  if (!background_) return store_->Save(state, model_, optimizer_);
+  if (!copied_) return store_->Save(state, model_, optimizer_);
+  if (!background_) {
+    CopyAll(*context_, model_, model_copy_);
+    CopyAll(*context_, optimizer_, optimizer_copy_);
+    return store_->Save(state, model_copy_, optimizer_copy_);
+  }
   OT_ASSIGN_OR_RETURN(temporary_,
                       store_->Begin(state.step, CheckpointStore::Bytes(model_, optimizer_)));
   if (temporary_.empty()) return absl::OkStatus();
-  CopyAll(model_, model_copy_);
-  CopyAll(optimizer_, optimizer_copy_);
+  CopyAll(*context_, model_, model_copy_);
+  CopyAll(*context_, optimizer_, optimizer_copy_);
   state_ = state;
   written_.reset();
   done_ = false;

@@ -20,10 +20,12 @@ namespace overtok {
 class CheckpointSaver {
  public:
   // `store` must outlive the saver. `model` and `optimizer`: what this rank owns, as the store's
-  // Save wants it. With `background` memory is taken for a copy of all of it; its parts lie where
-  // the originals do not, in a dry Memory nowhere.
+  // Save wants it. With `background`, and always where the tensors are on a device with memory of
+  // its own, host memory is taken for a copy of all of it, in a dry Memory none. `context`: where
+  // the tensors are; must outlive the saver.
   CheckpointSaver(const CheckpointStore* store, std::vector<ShardedTensor> model,
-                  std::vector<ShardedTensor> optimizer, bool background, Memory* memory);
+                  std::vector<ShardedTensor> optimizer, bool background, const Context* context,
+                  Memory* memory);
   CheckpointSaver(const CheckpointSaver&) = delete;
   CheckpointSaver& operator=(const CheckpointSaver&) = delete;
   // Waits for the thread; what was not finished stays without a mark.
@@ -43,7 +45,8 @@ class CheckpointSaver {
  private:
   const CheckpointStore* store_;
   std::vector<ShardedTensor> model_, optimizer_;
-  bool background_;
+  bool background_, copied_;
+  const Context* context_;
   Tensor memory_;  // of the copies, u8
   std::vector<ShardedTensor> model_copy_, optimizer_copy_;
   // Of the save under way; `written_` is the thread's until `done_`.

@@ -12,8 +12,10 @@
 #include "trainer/checkpoint.h"
 #include "trainer/config/derived.h"
 #include "trainer/evaluator.h"
+#include "trainer/host_tensors.h"
 #include "trainer/inclusion.h"
 #include "trainer/layout.h"
+#include "trainer/open_device.h"
 #include "trainer/plan.h"
 #include "trainer/run_directory.h"
 #include "trainer/run_identity.h"
@@ -26,7 +28,7 @@ namespace {
 // A model without gradients and optimizer, and what evaluates it.
 struct EvaluationModel {
   EvaluationModel(const Config& config, const Mesh* mesh, Memory* memory)
-      : context(CpuContext()),
+      : context(memory->device() != nullptr ? memory->device() : CpuDevice()),
         parameters(memory, config.train.precision, /*with_gradients=*/false,
                    StorageOf(config.optimizer), mesh->layout()),
         model(config.model, config.loss, Evaluator::OptionsOf(config), &parameters, mesh, memory),
@@ -43,15 +45,17 @@ struct EvaluationModel {
   std::unique_ptr<TableSchedule> tables;
 };
 
-absl::Status CheckFits(const Config& config, const Layout& layout) {
-  Memory memory(Memory::Mode::kDry);
+absl::Status CheckFits(const Config& config, const Layout& layout, const Device* device) {
+  Memory memory(Memory::Mode::kDry, PlannedDevice(config.train.device));
   const Mesh mesh(layout);
   const EvaluationModel model(config, &mesh, &memory);
   MemoryPlan plan;
+  plan.device = config.train.device;
+  plan.host = memory.host_bytes();
   for (int p = 0; p < kPurposes; ++p) {
     plan.by_purpose[static_cast<size_t>(p)] = memory.bytes(static_cast<Purpose>(p));
   }
-  return CheckMemoryFits(plan);
+  return CheckMemoryFits(plan, /*ranks_here=*/1, device);
 }
 
 std::string Cell(const std::optional<double>& value) {
@@ -177,11 +181,19 @@ absl::StatusOr<EvaluationReport> EvaluateCheckpoint(LoadedConfig loaded,
   OT_RETURN_IF_ERROR(Agree(*world, Prepare(&loaded, options, &subject, &report)));
   const TrainingState& state = subject.state;
   const Mesh mesh(world, static_cast<int>(config.parallel.tensor), config.parallel.vocabulary_map);
-  OT_RETURN_IF_ERROR(Agree(*world, CheckFits(config, mesh.layout())));
-  Memory memory(Memory::Mode::kReal);
+  const absl::StatusOr<Device*> device = OpenDevice(config, options.local_rank);
+  OT_RETURN_IF_ERROR(Agree(*world, device.status()));
+  OT_RETURN_IF_ERROR(Agree(*world, CheckFits(config, mesh.layout(), *device)));
+  Memory memory(Memory::Mode::kReal, *device);
   EvaluationModel model(config, &mesh, &memory);
-  OT_RETURN_IF_ERROR(store.LoadModel(*step, model.parameters.values()));
-  OT_RETURN_IF_ERROR(store.LoadTables(*step, model.parameters.table_states()));
+  {
+    const HostTensors values(model.context, model.parameters.values());
+    OT_RETURN_IF_ERROR(store.LoadModel(*step, values.tensors()));
+    values.Write();
+    const HostTensors states(model.context, model.parameters.table_states());
+    OT_RETURN_IF_ERROR(store.LoadTables(*step, states.tensors()));
+    states.Write();
+  }
   if (model.tables != nullptr) {
     subject.moment.model.tables = {model.tables->rule(), model.tables->At(state.step)};
   }

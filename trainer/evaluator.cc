@@ -12,7 +12,7 @@ namespace {
 
 Tensor TakeInclusion(const Config& config, Memory* memory) {
   if (!HasAdjustedCurve(config)) return Tensor();
-  return memory->Take(Purpose::kBatches, "evaluation.log_inclusion", DType::kF32,
+  return memory->TakeInput(Purpose::kBatches, "evaluation.log_inclusion", DType::kF32,
                       {config.model.vocab_size});
 }
 
@@ -73,16 +73,18 @@ void Evaluator::FillRow(const ShardIdentity& identity, const EvaluationSubset& s
 }
 
 void Evaluator::AddPass(const EvaluationCollection& collection, const EvaluationSubset& subset,
-                        int64_t first, int64_t count, std::vector<WindowSums>* windows) const {
+                        int64_t first, int64_t count, const Context& context,
+                        std::vector<WindowSums>* windows) {
   const int64_t length = config_.data.sequence_length;
-  const float* losses = model_->token_losses().data<float>();
+  losses_.resize(static_cast<size_t>(model_->token_losses().elements()));
+  context.Read(model_->token_losses(), losses_.data());
   for (int64_t r = 0; r < count; ++r) {
     WindowSums& sums = (*windows)[static_cast<size_t>(first + r)];
     for (int64_t t = 0; t + 1 < length; ++t) {
       const auto i = static_cast<size_t>(r * length + t);
       const double w = batch_.loss_weight[i];
       if (w == 0) continue;
-      sums.loss += w * static_cast<double>(losses[i]);
+      sums.loss += w * static_cast<double>(losses_[i]);
       sums.weight += w;
       const auto target = static_cast<size_t>((first + r) * length + t + 1);
       if (collection.has_exact_bytes) sums.bytes += subset.data.exact_bytes[target];
@@ -147,10 +149,10 @@ absl::StatusOr<std::vector<SubsetScore>> Evaluator::Score(
     for (int64_t r = 0; r < count; ++r) FillRow(collection.identity, subset, first + r, r);
     batch_.pass = moment.model.pass;
     OT_RETURN_IF_ERROR(model_->Evaluate(context, ViewOf(batch_, 0), moment.model).status());
-    AddPass(collection, subset, first, count, &windows[0]);
+    AddPass(collection, subset, first, count, context, &windows[0]);
     if (twice) {
       model_->EvaluateWithBias(context, inclusion_);
-      AddPass(collection, subset, first, count, &windows[1]);
+      AddPass(collection, subset, first, count, context, &windows[1]);
     }
     windows_done(std::min(rows * layout.data, subset.windows - round));
   }

@@ -70,7 +70,8 @@ class Evaluator {
                                                  const std::function<void(int64_t)>& windows_done);
   // Windows [first, first + count) of the pass that was just scored.
   void AddPass(const EvaluationCollection& collection, const EvaluationSubset& subset,
-               int64_t first, int64_t count, std::vector<WindowSums>* windows) const;
+               int64_t first, int64_t count, const Context& context,
+               std::vector<WindowSums>* windows);
   SubsetScore Sum(const EvaluationCollection& collection, const EvaluationSubset& subset,
                   std::vector<WindowSums>* windows) const;
   void FillRow(const ShardIdentity& identity, const EvaluationSubset& subset, int64_t window,
@@ -81,7 +82,8 @@ class Evaluator {
   const Mesh* mesh_;
   std::unique_ptr<Transformer> owned_;
   Transformer* model_;
-  Tensor inclusion_;  // [V] f32; undefined without an adjusted curve
+  std::vector<float> losses_;  // per token of a pass
+  Tensor inclusion_;           // [V] f32; undefined without an adjusted curve
   Batch batch_;
 };
 

@@ -10,6 +10,7 @@
 #include "trainer/checkpoint_saver.h"
 #include "trainer/evaluator.h"
 #include "trainer/machine.h"
+#include "trainer/open_device.h"
 #include "trainer/train_step.h"
 #include "trainer/training_data.h"
 
@@ -35,12 +36,12 @@ std::string ListPurposes(const MemoryPlan& plan) {
 
 }  // namespace
 
-int64_t MemoryPlan::total() const {
-  return std::accumulate(by_purpose.begin(), by_purpose.end(), host);
+int64_t MemoryPlan::purposes() const {
+  return std::accumulate(by_purpose.begin(), by_purpose.end(), int64_t{0});
 }
 
 MemoryPlan PlanMemory(const Config& config, int64_t windows, const Layout& layout) {
-  Memory memory(Memory::Mode::kDry);
+  Memory memory(Memory::Mode::kDry, PlannedDevice(config.train.device));
   const Mesh mesh(layout);
   TrainStep train(config, &mesh, &memory);
   std::unique_ptr<Evaluator> evaluator;
@@ -50,7 +51,7 @@ MemoryPlan PlanMemory(const Config& config, int64_t windows, const Layout& layou
   }
   const std::vector<ShardedTensor> values = train.optimizer().owned_values();
   const CheckpointSaver saver(nullptr, values, train.optimizer().state(),
-                              config.checkpoint.background, &memory);
+                              config.checkpoint.background, &train.context(), &memory);
   train.Commit();
   MemoryPlan plan;
   for (int p = 0; p < kPurposes; ++p) {
@@ -59,7 +60,8 @@ MemoryPlan PlanMemory(const Config& config, int64_t windows, const Layout& layou
   // The loader's batches: ids, segments and weights, 4 bytes each; one of them is in use.
   const int64_t batches = LoaderOptions().depth + 1;
   plan.program = kProgramBytes + (layout.world() > 1 ? kMpiBytes : 0);
-  plan.host = plan.program + batches * config.tokens_per_step() * 12 +
+  plan.device = config.train.device;
+  plan.host = memory.host_bytes() + plan.program + batches * config.tokens_per_step() * 12 +
               windows * static_cast<int64_t>(sizeof(uint32_t));
   const TableTotals tables = TotalOf(TableCosts(config));
   plan.tables = tables.value_bytes + tables.state_bytes;
@@ -67,9 +69,18 @@ MemoryPlan PlanMemory(const Config& config, int64_t windows, const Layout& layou
   return plan;
 }
 
-absl::Status CheckMemoryFits(const MemoryPlan& plan, int ranks_here) {
+absl::Status CheckMemoryFits(const MemoryPlan& plan, int ranks_here, const Device* device) {
+  const bool on_gpu = plan.device == DeviceKind::kCuda;
+  if (on_gpu && device != nullptr && plan.purposes() > device->free_bytes()) {
+    return absl::ResourceExhaustedError(absl::StrCat(
+        "the run needs ", FormatBytes(plan.purposes()), " of the GPU's memory, ",
+        FormatBytes(device->free_bytes()), " of ", FormatBytes(device->total_bytes()),
+        " are free. It takes: ", ListPurposes(plan),
+        ". A smaller train.micro_batch_sequences or train.recompute=block needs less for "
+        "activations, another optimizer.tables.storage, second_moment or beta1 less for tables."));
+  }
   const AvailableMemory available = FindAvailableMemory();
-  const int64_t needed = plan.total() * ranks_here;
+  const int64_t needed = (on_gpu ? plan.host : plan.total()) * ranks_here;
   if (available.bytes < 0 || needed <= available.bytes) return absl::OkStatus();
   const std::string tables =
       plan.tables == 0

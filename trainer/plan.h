@@ -21,18 +21,24 @@ namespace overtok {
 // Bytes a training run holds.
 struct MemoryPlan {
   std::array<int64_t, kPurposes> by_purpose{};
-  int64_t host = 0;        // batches read ahead, counts of windows, the program itself
+  DeviceKind device = DeviceKind::kCpu;  // where the purposes lie; on cuda not in host memory
+  // Batches read ahead, counts of windows, the program itself; beside a device with memory of its
+  // own also what the host writes for it, and copies of state for checkpoints.
+  int64_t host = 0;
   int64_t program = 0;     // of `host`: code and libraries, a fixed amount that is assumed
   int64_t tables = 0;      // of these, values and state of hashed tables
   int64_t checkpoint = 0;  // bytes of one checkpoint on the disk
-  int64_t total() const;
+  int64_t purposes() const;
+  int64_t total() const { return purposes() + host; }
 };
 // Of the rank that `layout` names. `windows`: of the corpus; 0 where it is not known.
 MemoryPlan PlanMemory(const Config& config, int64_t windows, const Layout& layout = {});
 
-// An error that lists the plan by purpose when so many ranks with it exceed what the machine has;
-// OK where that is unknown.
-absl::Status CheckMemoryFits(const MemoryPlan& plan, int ranks_here = 1);
+// An error that lists the plan by purpose when so many ranks with it exceed what the machine has, or
+// one of them the GPU that it would compute on; OK where that is unknown. device: null where none is
+// open.
+absl::Status CheckMemoryFits(const MemoryPlan& plan, int ranks_here = 1,
+                             const Device* device = nullptr);
 
 // What the methods of a configuration (tables, further heads, sampled softmax) come to beside the
 // same configuration without them.

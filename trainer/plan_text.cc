@@ -165,8 +165,14 @@ std::string Plan::ToText() const {
     absl::StrAppend(&text, Line(NameOf(static_cast<Purpose>(p)),
                                 FormatBytes(memory.by_purpose[static_cast<size_t>(p)])));
   }
-  absl::StrAppend(&text, Line("host", FormatBytes(memory.host), "program, batches read ahead"),
-                  Line("total", FormatBytes(memory.total())));
+  if (memory.device != DeviceKind::kCuda) {
+    absl::StrAppend(&text, Line("host", FormatBytes(memory.host), "program, batches read ahead"),
+                    Line("total", FormatBytes(memory.total())));
+  } else {
+    absl::StrAppend(&text, Line("GPU in all", FormatBytes(memory.purposes())),
+                    Line("host", FormatBytes(memory.host),
+                         "program, batches read ahead, copies of what checkpoints hold"));
+  }
   absl::StrAppend(&text, FlopsSection("FLOPs per token, as levanter counts (full attention)", flops,
                                       training_flops));
   absl::StrAppend(&text, FlopsSection("FLOPs per token, causal attention", causal_flops,

@@ -17,7 +17,9 @@
 #include "core/ops/table.h"
 #include "data/loader.h"
 #include "trainer/gather.h"
+#include "trainer/host_tensors.h"
 #include "trainer/layout.h"
+#include "trainer/open_device.h"
 #include "trainer/train_step.h"
 #include "trainer/training_data.h"
 
@@ -90,14 +92,23 @@ absl::Status CheckSizes(const ParameterSet& parameters, int64_t limit) {
 class LogicalWriter {
  public:
   // `file`: null on other ranks than 0.
-  LogicalWriter(TrainStep* train, Hdf5File* file) : train_(train), file_(file) {
-    int64_t largest = 0, largest_part = 0;
+  LogicalWriter(TrainStep* train, Hdf5File* file)
+      : train_(train), file_(file), memory_(Memory::Mode::kReal, &train->context().device()) {
+    int64_t largest = 0, largest_part = 0, most_rows = 0;
     for (const Parameter& parameter : train->parameters().all()) {
       largest = std::max(largest, parameter.spec.shape.elements());
-      if (parameter.is_table()) largest_part = std::max(largest_part, parameter.value.elements());
+      if (!parameter.is_table()) continue;
+      largest_part = std::max(largest_part, parameter.value.elements());
+      most_rows = std::max(most_rows, parameter.value.dim(0));
     }
     if (file != nullptr) logical_.resize(static_cast<size_t>(largest));
     part_.resize(static_cast<size_t>(largest_part));
+    if (largest_part == 0) return;
+    ids_.resize(static_cast<size_t>(most_rows));
+    std::iota(ids_.begin(), ids_.end(), 0U);
+    looked_up_ = memory_.Take(Purpose::kActivations, "trace.rows", DType::kF32, {largest_part});
+    device_ids_ = memory_.Take(Purpose::kActivations, "trace.ids", DType::kU32, {most_rows});
+    train->context().Write(ids_.data(), device_ids_);
   }
 
   absl::Status Group(absl::string_view group) {
@@ -140,17 +151,20 @@ class LogicalWriter {
   }
 
   Parts TableValues(const Parameter& parameter, int64_t step) {
-    const Tensor all(part_.data(), parameter.value.shape());
-    ids_.resize(static_cast<size_t>(all.dim(0)));
-    std::iota(ids_.begin(), ids_.end(), 0U);
+    const Shape shape = parameter.value.shape();
+    const Tensor all(part_.data(), shape);
+    if (all.elements() == 0) return {{parameter.spec.name, parameter.region(), all}};
+    const Context& context = train_->context();
     TableSchedule& schedule = train_->optimizer().tables();
-    if (!ids_.empty()) {
-      TableLookup(train_->context(), {.state = parameter.table,
-                                      .rule = schedule.rule(),
-                                      .replay = schedule.At(step),
-                                      .ids = Tensor(ids_.data(), {all.dim(0)}),
-                                      .y = all});
-    }
+    const TableReplay& replay = schedule.At(step);
+    context.SendInputs();
+    const Tensor rows = looked_up_.Rows(0, all.elements()).Reshape(shape);
+    TableLookup(context, {.state = parameter.table,
+                          .rule = schedule.rule(),
+                          .replay = OnDevice(context, replay),
+                          .ids = device_ids_.Rows(0, shape[0]),
+                          .y = rows});
+    context.Read(rows, all.raw());
     return {{parameter.spec.name, parameter.region(), all}};
   }
 
@@ -158,11 +172,14 @@ class LogicalWriter {
     const Tensor all(part_.data(), parameter.value.shape());
     std::fill_n(all.data<float>(), all.elements(), 0.0F);
     const TouchedRows& owned = parameter.owned;
-    const bool none = frozen && parameter.spec.freezes;
-    for (int64_t i = 0; i < (none ? 0 : owned.count); ++i) {
-      const Tensor row = owned.gradient.Rows(i, 1);
-      std::copy_n(row.data<float>(), row.elements(),
-                  all.Rows(owned.rows.data<uint32_t>()[i], 1).data<float>());
+    if (owned.count > 0 && !(frozen && parameter.spec.freezes)) {
+      std::vector<float> rows(static_cast<size_t>(owned.used_gradient().elements()));
+      train_->context().Read(owned.used_gradient(), rows.data());
+      const int64_t width = all.dim(1);
+      for (int64_t i = 0; i < owned.count; ++i) {
+        std::copy_n(rows.data() + i * width, width,
+                    all.Rows(owned.rows.data<uint32_t>()[i], 1).data<float>());
+      }
     }
     return {{parameter.spec.name, parameter.region(), all}};
   }
@@ -170,7 +187,13 @@ class LogicalWriter {
   absl::Status Write(absl::string_view group, const Parameter& parameter, const Parts& parts) {
     const Tensor logical =
         file_ == nullptr ? Tensor() : Tensor(logical_.data(), parameter.spec.shape);
-    GatherTensor(train_->mesh().world(), parts, logical);
+    if (parameter.is_table()) {
+      GatherTensor(train_->mesh().world(), parts, logical);
+    } else {
+      HostTensors host(train_->context(), parts);
+      host.Read();
+      GatherTensor(train_->mesh().world(), host.tensors(), logical);
+    }
     if (file_ == nullptr) return absl::OkStatus();
     const std::string name = absl::StrCat(group, "/", parameter.spec.name);
     OT_RETURN_IF_ERROR(file_->Write(name, logical));
@@ -179,8 +202,10 @@ class LogicalWriter {
 
   TrainStep* train_;
   Hdf5File* file_;
+  Memory memory_;
   std::vector<float> logical_, part_;
-  std::vector<uint32_t> ids_;
+  std::vector<uint32_t> ids_;         // 0, 1, ...
+  Tensor looked_up_, device_ids_;  // rows of a table, and the numbers of all of them
 };
 
 absl::Status WriteBatch(const Batch& batch, int64_t block_sequences, const std::string& group,
@@ -266,7 +291,9 @@ absl::Status RunSteps(const Config& config, const TrainingData& data, const Trac
 
 absl::Status Write(const Config& config, const TrainingData& data, const TraceOptions& options,
                    const std::string& path, Communicator* world) {
-  Memory memory(Memory::Mode::kReal);
+  const absl::StatusOr<Device*> device = OpenDevice(config, options.local_rank);
+  OT_RETURN_IF_ERROR(Agree(*world, device.status()));
+  Memory memory(Memory::Mode::kReal, *device);
   const Mesh mesh(world, static_cast<int>(config.parallel.tensor), config.parallel.vocabulary_map);
   TrainStep train(config, &mesh, &memory);
   train.Commit();

@@ -24,11 +24,13 @@
 #include "trainer/config/derived.h"
 #include "trainer/evaluation_data.h"
 #include "trainer/evaluator.h"
+#include "trainer/host_tensors.h"
 #include "trainer/inclusion.h"
 #include "trainer/initial_weights.h"
 #include "trainer/layout.h"
 #include "trainer/machine.h"
 #include "trainer/metrics.h"
+#include "trainer/open_device.h"
 #include "trainer/plan.h"
 #include "trainer/progress_line.h"
 #include "trainer/run_directory.h"
@@ -74,8 +76,7 @@ class Run {
   Run(LoadedConfig loaded, const TrainOptions& options, Communicator* world)
       : loaded_(std::move(loaded)),
         options_(options),
-        world_(world),
-        memory_(Memory::Mode::kReal) {}
+        world_(world) {}
 
   absl::StatusOr<int> Go();
 
@@ -125,7 +126,8 @@ class Run {
   std::optional<InitialWeights> weights_;
   std::unique_ptr<RunDirectory> directory_;  // of rank 0
   std::unique_ptr<CheckpointStore> checkpoints_;
-  Memory memory_;
+  Device* device_ = nullptr;
+  std::unique_ptr<Memory> memory_;
   std::unique_ptr<TrainStep> train_;
   std::unique_ptr<Evaluator> evaluator_;
   std::unique_ptr<CheckpointSaver> saver_;
@@ -152,7 +154,11 @@ absl::Status Run::Preflight() {
   MemoryPlan plan = PlanMemory(config(), data_.windows, mesh_->layout());
   if (evaluation_ != nullptr) plan.host += evaluation_->bytes();
   checkpoint_bytes_ = plan.checkpoint;
-  return Agree(*world_, CheckMemoryFits(plan, options_.launch.local_size));
+  const absl::StatusOr<Device*> device = OpenDevice(config(), options_.launch.local_rank);
+  OT_RETURN_IF_ERROR(Agree(*world_, device.status()));
+  device_ = *device;
+  memory_ = std::make_unique<Memory>(Memory::Mode::kReal, device_);
+  return Agree(*world_, CheckMemoryFits(plan, options_.launch.local_size, device_));
 }
 
 absl::Status Run::OpenData() {
@@ -240,31 +246,43 @@ absl::Status Run::Resume() {
 }
 
 absl::Status Run::Build() {
-  train_ = std::make_unique<TrainStep>(config(), mesh_.get(), &memory_);
+  train_ = std::make_unique<TrainStep>(config(), mesh_.get(), memory_.get());
   if (evaluation_ != nullptr) {
     evaluator_ = std::make_unique<Evaluator>(config(), train_->model(), &train_->parameters(),
-                                             mesh_.get(), &memory_);
+                                             mesh_.get(), memory_.get());
   }
   Optimizer& optimizer = train_->optimizer();
   saver_ = std::make_unique<CheckpointSaver>(checkpoints_.get(), optimizer.owned_values(),
                                              optimizer.state(), config().checkpoint.background,
-                                             &memory_);
+                                             &train_->context(), memory_.get());
   train_->Commit();
   std::vector<ShardedTensor> held = train_->parameters().values();
   for (ShardedTensor& master : optimizer.masters()) held.push_back(std::move(master));
   if (saved_step_ < 0) {
     train_->Initialize();
     if (weights_.has_value()) OT_RETURN_IF_ERROR(FillWeights(held));
-    initial_values_ = Hex(HashOfValues(optimizer.owned_values(), *world_));
+    HostTensors values(train_->context(), optimizer.owned_values());
+    values.Read();
+    initial_values_ = Hex(HashOfValues(values.tensors(), *world_));
     return absl::OkStatus();
   }
-  OT_RETURN_IF_ERROR(checkpoints_->LoadModel(state_.step, held));
-  return checkpoints_->LoadOptimizer(state_.step, optimizer.state());
+  {
+    HostTensors values(train_->context(), std::move(held));
+    OT_RETURN_IF_ERROR(checkpoints_->LoadModel(state_.step, values.tensors()));
+    values.Write();
+  }
+  const HostTensors state(train_->context(), optimizer.state());
+  OT_RETURN_IF_ERROR(checkpoints_->LoadOptimizer(state_.step, state.tensors()));
+  state.Write();
+  return absl::OkStatus();
 }
 
 absl::Status Run::FillWeights(const std::vector<ShardedTensor>& held) {
-  const absl::StatusOr<FilledWeights> filled = weights_->Fill(held);
+  HostTensors values(train_->context(), held);
+  values.Read();  // what the files do not have stays as it was drawn
+  const absl::StatusOr<FilledWeights> filled = weights_->Fill(values.tensors());
   OT_RETURN_IF_ERROR(Agree(*world_, filled.status()));
+  values.Write();
   LogInfo(absl::StrFormat(
       "%s: %d tensors, %s of %s read by this rank in %s (%s of it waiting)%s%s",
       *config().train.initial_weights, filled->tensors, FormatBytes(filled->bytes_read),
@@ -286,7 +304,7 @@ absl::Status Run::Record() {
   facts.from_step = state_.step;
   facts.config_sha256 = Sha256Hex(yaml);
   facts.precision = NameOf(config().train.precision);
-  facts.device = "cpu";
+  facts.device = NameOf(train_->context().kind());
   facts.threads = state_.threads;
   facts.launcher = options_.launch.launcher;
   facts.data_ranks = state_.data_ranks;
@@ -317,7 +335,7 @@ absl::StatusOr<int> Run::Go() {
   LogInfo(absl::StrCat(
       directory, ": ", FormatCount(static_cast<double>(constants_->parameters)), " parameters, ",
       constants_->steps, " steps of ", constants_->tokens_per_step, " tokens, ",
-      FormatBytes(memory_.total()), " of memory, ",
+      FormatBytes(memory_->total()), " of memory, ",
       layout.world() == 1
           ? ""
           : absl::StrCat(layout.data, " x ", layout.tensor, " ranks (data x tensor), each "),

@@ -40,7 +40,7 @@ TrainStep::TrainStep(const Config& config, const Mesh* mesh, Memory* memory)
     : config_(config),
       mesh_(mesh),
       memory_(memory),
-      context_(CpuContext()),
+      context_(memory->device() != nullptr ? memory->device() : CpuDevice()),
       parameters_(memory, config.train.precision, /*with_gradients=*/true,
                   StorageOf(config.optimizer), mesh->layout()) {
   TransformerOptions options;
@@ -62,12 +62,12 @@ TrainStep::TrainStep(const Config& config, const Mesh* mesh, Memory* memory)
 
 void TrainStep::Initialize() {
   parameters_.Initialize(config_.train.seed);
-  optimizer_->InitializeMasters(config_.train.seed);
+  optimizer_->InitializeMasters(config_.train.seed, memory_->device());
 }
 
 void TrainStep::ReinitializeTables(int64_t pass, int64_t step) {
   for (const NgramParameters& table : model_->ngram_parameters()) {
-    ParameterSet::ReinitializeTable(*table.table, config_.train.seed, pass, step);
+    parameters_.ReinitializeTable(*table.table, config_.train.seed, pass, step);
   }
 }
 
@@ -77,16 +77,20 @@ void TrainStep::RunMicroBatches(StepResult* result) {
       static_cast<size_t>(config_.train.batch_sequences / config_.train.micro_batch_sequences);
   sums_.assign(all * width, 0.0);
   for (int64_t i = 0; i < model_->micro_batches(); ++i) {
-    const std::vector<LossSums> parts = model_->ForwardBackward(context_, i);
-    double* sums = &sums_[static_cast<size_t>(model_->first_micro_batch() + i) * width];
-    for (size_t h = 0; h < heads; ++h) sums[h] = parts[h].loss;
-    sums[heads] = parts[0].lse_squared;
+    model_->ForwardBackward(context_, i);
     result->forward_seconds += model_->forward_seconds();
     result->backward_seconds += model_->backward_seconds();
   }
   const double start = Now();
   model_->ReturnGradients(context_);
   optimizer_->FinishGradients(context_);
+  const std::vector<std::vector<LossSums>> losses = model_->Losses(context_);
+  for (int64_t i = 0; i < model_->micro_batches(); ++i) {
+    double* sums = &sums_[static_cast<size_t>(model_->first_micro_batch() + i) * width];
+    const auto at = static_cast<size_t>(i);
+    for (size_t h = 0; h < heads; ++h) sums[h] = losses[h][at].loss;
+    sums[heads] = losses[0][at].lse_squared;
+  }
   mesh_->data().AllReduceSum(std::span<double>(sums_), Traffic::kControl);
   result->backward_seconds += Now() - start;
 
@@ -134,8 +138,10 @@ absl::StatusOr<StepResult> TrainStep::Gradients(const Batch& batch, int64_t step
   }
   parameters_.StartStep();
   OT_RETURN_IF_ERROR(model_->BeginStep(ViewOf(batch, step)));
+  optimizer_->BeginStep(step);
+  context_.SendInputs();
   parameters_.RefreshComputeCopies(context_, ParameterSet::Copies::kNeeded);
-  optimizer_->CatchUp(context_, step);
+  optimizer_->CatchUp(context_);
   model_->FetchRows(context_);
   result.forward_seconds += Now() - start;
   RunMicroBatches(&result);

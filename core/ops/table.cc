@@ -51,6 +51,16 @@ void CheckReplay(const TableReplay& replay) {
 
 }  // namespace
 
+TableReplay OnDevice(const Context& context, const TableReplay& replay) {
+  TableReplay device = replay;
+  for (Tensor* tensor :
+       {&device.moved, &device.moved_eps, &device.moved_eps2, &device.series_from, &device.kept,
+        &device.power1, &device.power2, &device.root_power2, &device.gain, &device.root}) {
+    *tensor = context.OnDevice(*tensor);
+  }
+  return device;
+}
+
 void TableReplayRows(const Context& context, const TableReplayArgs& args) {
   CheckState(args.state, args.rule);
   CheckReplay(args.replay);

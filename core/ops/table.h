@@ -55,6 +55,9 @@ struct TableReplay {
   Tensor gain, root;
 };
 
+// The same with its tensors, which are inputs, on the device.
+TableReplay OnDevice(const Context& context, const TableReplay& replay);
+
 // Brings rows to the state before step replay.step, in place: value, m, v and last are rewritten.
 // rows: [U] u32, ascending, each once. random_key: of stochastic rounding where values are bf16;
 // the random bits of an element are a pure function of (key, row of the logical table, column,

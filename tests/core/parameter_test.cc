@@ -80,7 +80,7 @@ TEST(ParameterSet, ReinitializingIsAFunctionOfThePassAndForgetsMoments) {
   const std::vector<float> first = ValuesOf(table.value);
   std::fill_n(table.table.m.data<float>(), kRows * kWidth, 1.0F);
   std::fill_n(table.table.v.data<float>(), kRows * kWidth, 2.0F);
-  ParameterSet::ReinitializeTable(table, 3, 1, 77);
+  parameters.ReinitializeTable(table, 3, 1, 77);
   const std::vector<float> second = ValuesOf(table.value);
   double squares = 0;
   for (size_t i = 0; i < first.size(); ++i) {
@@ -93,11 +93,11 @@ TEST(ParameterSet, ReinitializingIsAFunctionOfThePassAndForgetsMoments) {
   // The scale is kept: the mean square of 240 values is 0.25 * 0.973, its standard deviation 9 %.
   EXPECT_TRUE(std::abs(squares / (kRows * kWidth) / 0.243 - 1) <= 0.4);
   for (int64_t row = 0; row < kRows; ++row) EXPECT_EQ(table.table.last.data<uint32_t>()[row], 77U);
-  ParameterSet::ReinitializeTable(table, 3, 2, 90);
+  parameters.ReinitializeTable(table, 3, 2, 90);
   EXPECT_NE(ValuesOf(table.value), second);
-  ParameterSet::ReinitializeTable(table, 3, 1, 90);
+  parameters.ReinitializeTable(table, 3, 1, 90);
   EXPECT_EQ(ValuesOf(table.value), second);
-  ParameterSet::ReinitializeTable(table, 4, 1, 90);
+  parameters.ReinitializeTable(table, 4, 1, 90);
   EXPECT_NE(ValuesOf(table.value), second);
 }
 

@@ -272,7 +272,7 @@ Sampled RunSampled(const HeadProblem& p, const CandidateOptions& options, int64_
       args.gradient_weight = row(gradient_weight);
       args.d_hidden = rows(dh, d);
       args.d_weight = Tensor(dw.data(), {count, d});
-      const LossSums sums = head.Run(context, args, share.most);
+      const LossSums sums = head.RunAndRead(context, args, share.most);
       if (world.rank() == 0) out.sums[b] = sums;
       for (size_t k = 0; k < ids.size(); ++k) {  // rows of this rank alone
         for (int64_t i = 0; i < d; ++i)

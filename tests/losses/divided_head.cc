@@ -90,7 +90,7 @@ void RunRank(Communicator& world, const HeadProblem& p, const HeadOptions& optio
   }
   const size_t kind = static_cast<size_t>(Traffic::kLoss);
   const int64_t before = world.bytes_sent()[kind];
-  out.sums = head.Run(context, args, most);
+  out.sums = head.RunAndRead(context, args, most);
   out.bytes_sent = world.bytes_sent()[kind] - before;
   out.tile_rows = head.tile_rows(most);
   const float* losses = head.token_losses().data<float>();

@@ -100,7 +100,7 @@ HeadOutcome RunTiled(HeadProblem& p, const HeadOptions& options, bool accumulate
     args.accumulate_d_weight = accumulate;
     args.z_loss = options.z_loss;
   }
-  out.sums = head.Run(context, args);
+  out.sums = head.RunAndRead(context, args);
   const float* losses = head.token_losses().data<float>();
   out.token_loss.assign(losses, losses + p.tokens);
   return out;

@@ -56,7 +56,7 @@ class OneOfRanks {
                                              &memory_, setup.sums);
     memory_.Commit(&context_);
     parameters_.Initialize(kSeed);
-    optimizer_->InitializeMasters(kSeed);
+    optimizer_->InitializeMasters(kSeed, nullptr);
     if (setup.zero_values) {
       for (const auto& list : {parameters_.values(), optimizer_->masters()}) {
         for (const ShardedTensor& value : list)
@@ -71,7 +71,8 @@ class OneOfRanks {
     for (Parameter& parameter : parameters_.all()) {
       if (parameter.is_table()) NameRows(parameter, step);
     }
-    optimizer_->CatchUp(context_, step);
+    optimizer_->BeginStep(step);
+    optimizer_->CatchUp(context_);
     for (Parameter* parameter : order_) {
       const float share = Share(layout.tensor_rank % parameter->replicas, parameter->replicas);
       const LeafGradient shared = [&](const ParameterSpec& spec, int64_t of_step, int leaf,

@@ -270,7 +270,8 @@ TEST(TableOptimizer, RowsThreeAndSevenAreCountedOnceInTheGroupsNorm) {
   std::fill_n(table.touched.gradient.data<float>(), 8, 0.5F);
   table.touched.count = 2;
   table.owned = table.touched;
-  optimizer.CatchUp(context, 0);
+  optimizer.BeginStep(0);
+  optimizer.CatchUp(context);
   optimizer.ComputeNorms(context, 0);
   // 5 / 16 + 8 / 4: exact in binary.
   EXPECT_EQ(optimizer.norm(OptimizerGroup::kAdam), std::sqrt(5 * 0.0625 + 8 * 0.25));
@@ -383,13 +384,13 @@ TEST(TableOptimizer, ReinitializedTablesStartAfresh) {
   TableRun run(BaseConfig(), kSteps, {kRows, kWidth});
   const std::vector<double> initial = run.Read(0);
   for (int64_t step = 0; step < 100; ++step) run.Step(step, GradientsOf(step));
-  ParameterSet::ReinitializeTable(run.table(), 7, 1, 100);
+  run.parameters().ReinitializeTable(run.table(), 7, 1, 100);
   const std::vector<double> fresh = run.Read(100);
   EXPECT_NE(fresh, initial);
   EXPECT_EQ(run.Read(150), fresh);  // no moments
-  ParameterSet::ReinitializeTable(run.table(), 7, 2, 100);
+  run.parameters().ReinitializeTable(run.table(), 7, 2, 100);
   EXPECT_NE(run.Read(100), fresh);
-  ParameterSet::ReinitializeTable(run.table(), 7, 1, 100);
+  run.parameters().ReinitializeTable(run.table(), 7, 1, 100);
   EXPECT_EQ(run.Read(100), fresh);
   DenseTable dense(BaseConfig(), kSteps, run);
   for (int64_t step = 100; step < kSteps; ++step) {

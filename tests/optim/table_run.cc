@@ -39,7 +39,8 @@ void TableRun::Step(int64_t step, const RowGradients& gradients) {
   touched.count = static_cast<int64_t>(gradients.rows.size());
   std::copy(gradients.rows.begin(), gradients.rows.end(), touched.rows.data<uint32_t>());
   table().owned = touched;
-  optimizer_->CatchUp(context_, step);
+  optimizer_->BeginStep(step);
+  optimizer_->CatchUp(context_);
   std::copy(gradients.values.begin(), gradients.values.end(), touched.gradient.data<float>());
   optimizer_->ComputeNorms(context_, step);
   optimizer_->Step(context_, step, LrScale(config_.schedule, steps_, step));

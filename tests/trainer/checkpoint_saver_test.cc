@@ -92,6 +92,11 @@ class CheckpointSaverTest : public ::testing::Test {
   const std::string path_ = directory_.File("checkpoints");
 };
 
+const Context* OnCpu() {
+  static const Context context = CpuContext();
+  return &context;
+}
+
 TEST_F(CheckpointSaverTest, WritesTheValuesOfTheMoment) {
   EXPECT_TRUE(kInMemory || !IsDirectory("/dev/shm"));
   for (const int ranks : {1, 3}) {
@@ -101,7 +106,7 @@ TEST_F(CheckpointSaverTest, WritesTheValuesOfTheMoment) {
       const CheckpointStore store(path_, 1, &world);
       const auto model = CheckpointModel::Owned(Layout::Of(ranks, world.rank(), 1), 6);
       Memory memory(Memory::Mode::kReal);
-      CheckpointSaver saver(&store, model.model, model.optimizer, true, &memory);
+      CheckpointSaver saver(&store, model.model, model.optimizer, true, OnCpu(), &memory);
       ExpectOk(saver.Poll());
       ExpectOk(saver.Save(SomeState(6)));
       Overwrite(model);  // training goes on
@@ -125,7 +130,7 @@ TEST_F(CheckpointSaverTest, OneAtATime) {
     const CheckpointStore store(path_, 1, &world);
     const auto model = CheckpointModel::Owned(Layout::Of(2, world.rank(), 2), 7);
     Memory memory(Memory::Mode::kReal);
-    CheckpointSaver saver(&store, model.model, model.optimizer, true, &memory);
+    CheckpointSaver saver(&store, model.model, model.optimizer, true, OnCpu(), &memory);
     ExpectOk(saver.Save(SomeState(6)));
     ExpectOk(saver.Save(SomeState(7)));  // waits for the first
     ExpectOk(saver.Finish());
@@ -144,7 +149,7 @@ TEST_F(CheckpointSaverTest, FailureOfTheThreadIsEverybodysLater) {
     const CheckpointStore store(path_, 1, &world);
     const auto model = CheckpointModel::Owned(Layout::Of(2, world.rank(), 1), 1);
     Memory memory(Memory::Mode::kReal);
-    CheckpointSaver saver(&store, model.model, model.optimizer, true, &memory);
+    CheckpointSaver saver(&store, model.model, model.optimizer, true, OnCpu(), &memory);
     ExpectOk(saver.Save(SomeState(1)));
     ExpectOk(saver.Finish());
     if (world.rank() == 0) gate.Open(absl::ResourceExhaustedError("No space left on device"));
@@ -166,7 +171,7 @@ TEST_F(CheckpointSaverTest, AnEndWithoutFinishLeavesTheOneBefore) {
   const auto model = CheckpointModel::Owned({}, 1);
   Memory memory(Memory::Mode::kReal);
   {
-    CheckpointSaver saver(&store, model.model, model.optimizer, true, &memory);
+    CheckpointSaver saver(&store, model.model, model.optimizer, true, OnCpu(), &memory);
     OT_ASSERT_OK(saver.Save(SomeState(1)));
     OT_ASSERT_OK(saver.Finish());
     OT_ASSERT_OK(saver.Save(SomeState(2)));
@@ -187,9 +192,9 @@ TEST_F(CheckpointSaverTest, TakesMemoryForTheBackgroundAlone) {
     for (const ShardedTensor& entry : *tensors) bytes += entry.tensor.bytes();
   }
   Memory none(Memory::Mode::kDry), copy(Memory::Mode::kDry);
-  const CheckpointSaver direct(&store, model.model, model.optimizer, false, &none);
+  const CheckpointSaver direct(&store, model.model, model.optimizer, false, OnCpu(), &none);
   EXPECT_EQ(none.total(), 0);
-  const CheckpointSaver background(&store, model.model, model.optimizer, true, &copy);
+  const CheckpointSaver background(&store, model.model, model.optimizer, true, OnCpu(), &copy);
   EXPECT_GE(copy.bytes(Purpose::kSnapshot), bytes);
   EXPECT_LE(copy.bytes(Purpose::kSnapshot), bytes + 64 * 13);
 }
@@ -199,7 +204,7 @@ TEST_F(CheckpointSaverTest, SavesAtOnceWithoutTheBackground) {
     const CheckpointStore store(path_, 1, &world);
     const auto model = CheckpointModel::Owned(Layout::Of(2, world.rank(), 1), 8);
     Memory memory(Memory::Mode::kDry);
-    CheckpointSaver saver(&store, model.model, model.optimizer, false, &memory);
+    CheckpointSaver saver(&store, model.model, model.optimizer, false, OnCpu(), &memory);
     ExpectOk(saver.Save(SomeState(8)));
     EXPECT_FALSE(saver.busy());
     ExpectOk(saver.Poll());

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "core/device.h"
 #include "core/gradient_sum.h"
 #include "core/sharding.h"
 #include "core/tensor.h"
@@ -38,7 +39,6 @@ struct Horizon {
   double value = 0;  // steps, tokens, passes, or tokens per parameter (all parameters count)
 };
 
-enum class Device { kCpu };
 enum class Recompute { kNone, kBlock };
 
 struct TrainConfig {
@@ -51,7 +51,7 @@ struct TrainConfig {
   // continues from that.
   std::optional<std::string> initial_weights;
   NewParameters new_parameters = NewParameters::kRefuse;  // those that initial_weights lack
-  Device device = Device::kCpu;
+  DeviceKind device = DeviceKind::kCpu;
   DType precision = DType::kF32;           // of compute: kF32 or kBF16; values and state stay f32
   Recompute recompute = Recompute::kNone;  // kBlock: keep a block's input, redo its forward pass
 };

@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_join.h"
 #include "core/check.h"
+#include "core/cuda/device.h"
 #include "trainer/config/derived.h"
 #include "trainer/config/method_rules.h"
 #include "trainer/config/numbers.h"
@@ -68,8 +69,9 @@ class Checker {
     }
     TrainConfig& train = config_.train;
     if (is_auto("train.micro_batch_sequences")) train.micro_batch_sequences = train.batch_sequences;
-    if (is_auto("train.device")) train.device = Device::kCpu;
-    if (is_auto("train.precision")) train.precision = DType::kF32;
+    if (is_auto("train.device")) train.device = CudaIsThere() ? DeviceKind::kCuda : DeviceKind::kCpu;
+    if (is_auto("train.precision"))
+      train.precision = train.device == DeviceKind::kCpu ? DType::kF32 : DType::kBF16;
     if (is_auto("optimizer.newton_schulz.precision")) {
       config_.optimizer.newton_schulz.precision = train.precision;
     }
@@ -78,6 +80,11 @@ class Checker {
 
   void CheckShapes() {
     const ModelConfig& model = config_.model;
+    if (config_.train.device != DeviceKind::kCpu && model.head_dim > 128) {
+      Fail("model.head_dim", absl::StrCat(model.head_dim, " is more than the attention of ",
+                                          NameOf(config_.train.device),
+                                          " takes; expected at most 128, or train.device=cpu"));
+    }
     if (model.head_dim % 2 != 0 || model.head_dim < 2) {
       Fail("model.head_dim", absl::StrCat(model.head_dim,
                                           " is not valid; expected an even number, because rotary "

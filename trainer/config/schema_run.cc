@@ -80,16 +80,19 @@ void AddTrainKeys(std::vector<Key>& keys) {
       "refuse",
       "Parameters that initial_weights cannot have: output norms of hybrid norm, hashed tables, "
       "further heads. refuse: an error; draw: from the seed."));
-  keys.push_back(EnumKey<Device>("train.device", OT_FIELD(train.device),
-                                 {{"cpu", static_cast<int>(Device::kCpu)}}, "auto",
-                                 "What computes.",
-                                 {{"cuda", "this program computes on the CPU only"}})
-                     .OrAuto("cpu"));
+  keys.push_back(EnumKey<DeviceKind>("train.device", OT_FIELD(train.device),
+                                     {{"cpu", static_cast<int>(DeviceKind::kCpu)},
+                                      {"cuda", static_cast<int>(DeviceKind::kCuda)},
+                                      {"emulated", static_cast<int>(DeviceKind::kEmulated)}},
+                                     "auto",
+                                     "What computes. emulated: the kernels of cuda, run on the "
+                                     "host, for checking and nothing else (docs/emulation.md).")
+                     .OrAuto("cuda where a GPU is there, cpu otherwise"));
   keys.push_back(EnumKey<DType>("train.precision", OT_FIELD(train.precision),
                                 {{"f32", kF32}, {"bf16", kBf16}}, "auto",
                                 "Of operands and activations. bf16 sums in f32 and keeps values, "
                                 "optimizer state, statistics and losses in f32.")
-                     .OrAuto("f32 on the CPU"));
+                     .OrAuto("f32 on the CPU, bf16 on cuda and emulated"));
   keys.push_back(EnumKey<Recompute>("train.recompute", OT_FIELD(train.recompute),
                                     {{"none", static_cast<int>(Recompute::kNone)},
                                      {"block", static_cast<int>(Recompute::kBlock)}},

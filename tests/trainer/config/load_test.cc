@@ -68,7 +68,7 @@ TEST(Load, WrongTypes) {
   OT_EXPECT_ERROR(LoadSmall({"train.precision=fp16"}), "expected f32 | bf16");
   OT_EXPECT_ERROR(LoadSmall({"optimizer.newton_schulz.precision=tf32"}),
                   "tf32 exists on cuda only");
-  OT_EXPECT_ERROR(LoadSmall({"train.device=cuda"}), "computes on the CPU only");
+  OT_EXPECT_ERROR(LoadSmall({"train.device=gpu"}), "expected cpu | cuda | emulated");
   OT_EXPECT_ERROR(LoadSmall({"checkpoint.directory=10"}), "put it in quotes");
   OT_EXPECT_ERROR(LoadSmall({"optimizer=3"}), "optimizer is a section of keys");
   OT_EXPECT_ERROR(LoadSmall({"parallel.tensor=0"}), "<= 64");
