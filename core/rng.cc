@@ -1,10 +1,9 @@
 #include "core/rng.h"
 
-#include <Random123/philox.h>
-
 #include <cmath>
 
 #include "core/cpu/parallel.h"
+#include "core/philox.h"
 
 namespace overtok {
 namespace {
@@ -75,15 +74,7 @@ double NormalQuantile(double p) {
 }  // namespace
 
 std::array<uint32_t, 4> Philox(uint64_t key, uint64_t low, uint64_t high) {
-  using Generator = r123::Philox4x32;
-  Generator generator;
-  const Generator::ctr_type counter = {
-      {static_cast<uint32_t>(low), static_cast<uint32_t>(low >> 32), static_cast<uint32_t>(high),
-       static_cast<uint32_t>(high >> 32)}};
-  const Generator::key_type words = {
-      {static_cast<uint32_t>(key), static_cast<uint32_t>(key >> 32)}};
-  const Generator::ctr_type out = generator(counter, words);
-  return {out[0], out[1], out[2], out[3]};
+  return PhiloxWords(key, low, high);
 }
 
 double UniformOpen(uint32_t a, uint32_t b) {

@@ -2,32 +2,14 @@
 
 #include <algorithm>
 
+#include "core/sharded_rows.h"
+
 namespace overtok {
-namespace {
 
-// First index of part `part` among contiguous ranges.
-int64_t Border(const Sharding& s, int64_t n, int64_t part) {
-  const int64_t units = n / s.unit;
-  return units * part / s.parts * s.unit;
-}
-
-// By how much the blocks of a round are rotated: the finalizer of SplitMix64 (Steele et al. 2014).
-int64_t Rotation(const Sharding& s, int64_t round) {
-  if (s.split != Split::kScattered) return 0;
-  uint64_t x = static_cast<uint64_t>(round) + 0x9e3779b97f4a7c15U;
-  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9U;
-  x = (x ^ (x >> 27)) * 0x94d049bb133111ebU;
-  return static_cast<int64_t>((x ^ (x >> 31)) % static_cast<uint64_t>(s.parts));
-}
-
-bool Dealt(const Sharding& s) { return s.split == Split::kBlocks || s.split == Split::kScattered; }
-
-// The block that part `s.part` has of a round.
-int64_t BlockOfRound(const Sharding& s, int64_t round) {
-  return round * s.parts + (s.part - Rotation(s, round) + s.parts) % s.parts;
-}
-
-}  // namespace
+using internal::BlockOfRound;
+using internal::Border;
+using internal::Dealt;
+using internal::Rotation;
 
 int64_t PartOf(const Sharding& s, int64_t n, int64_t i) {
   OT_CHECK(i >= 0 && i < n);
@@ -51,9 +33,7 @@ int64_t LocalOf(const Sharding& s, int64_t n, int64_t i) {
 }
 
 int64_t GlobalOf(const Sharding& s, int64_t n, int64_t local) {
-  if (s.split == Split::kWhole) return local;
-  if (Dealt(s)) return BlockOfRound(s, local / kShardBlock) * kShardBlock + local % kShardBlock;
-  return Border(s, n, s.part) + local;
+  return internal::GlobalIndex(s, n, local);
 }
 
 int64_t SizeOfPart(const Sharding& s, int64_t n) {
