@@ -33,7 +33,10 @@ void EmbeddingBackward(const Context& context, const EmbeddingBackwardArgs& args
   internal::Call(context.kernels().embedding_backward, "embedding backward", context, args);
 }
 
-// Two arrays of (id, position) pairs, for a sort that is not in place.
-int64_t EmbeddingBackwardScratch(int64_t tokens) { return 2 * tokens * 8; }
+// Two arrays of (id, position) pairs, for a sort that is not in place. Beside them the counts of a
+// device's sort (core/cuda/radix_sort.h): 256 digits of every 2,048 pairs and of all.
+int64_t EmbeddingBackwardScratch(int64_t tokens) {
+  return 2 * tokens * 8 + ((tokens + 2047) / 2048 + 1) * 256 * 4;
+}
 
 }  // namespace overtok

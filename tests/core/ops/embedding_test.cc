@@ -97,6 +97,37 @@ TEST(Embedding, BackwardAddsInOrderOfPositions) {
   EXPECT_TRUE(dtable.SameBits(expected));
 }
 
+// One id for a third of all positions, as an end-of-text token may be, some for a few and many for
+// one: the same chains of sums, in columns that are loaded alone (odd start) and in packs.
+TEST(Embedding, BackwardAddsLongRunsInOrderOfPositions) {
+  const int64_t tokens = 2500, rows = 70'000, width = 148;
+  for (const DType dtype : {DType::kF32, DType::kBF16}) {
+    for (const Buffer::Start start : {Buffer::Start::kOdd, Buffer::Start::kAligned}) {
+      Buffer ids(DType::kU32, {tokens}), dy(dtype, {tokens, width}, start),
+          dtable(DType::kF32, {rows, width}, start);
+      FillIds(ids, 4, rows);
+      uint32_t* id = ids.tensor().data<uint32_t>();
+      for (int64_t t = 0; t < tokens; t += 3) id[t] = 66'000;
+      for (int64_t t = 1; t < tokens; t += 9) id[t] = static_cast<uint32_t>(rows - 1 - t % 5);
+      for (int64_t t = 2; t < tokens; t += 7) id[t] = kNoRow;
+      FillNormal(dy, 5, 1);
+      for (int64_t i = 0; i < dtable.size(); i += 997) dtable.Set(i, 0.1);
+      Buffer expected(dtable);
+      float* sums = expected.tensor().data<float>();
+      for (int64_t t = 0; t < tokens; ++t) {
+        if (id[t] == kNoRow) continue;
+        for (int64_t i = 0; i < width; ++i)
+          sums[static_cast<int64_t>(id[t]) * width + i] +=
+              static_cast<float>(dy.Get(t * width + i));
+      }
+      const ScratchContext context(EmbeddingBackwardScratch(tokens));
+      EmbeddingBackward(*context, {ids.tensor(), dy.tensor(), dtable.tensor()});
+      EXPECT_TRUE(dtable.SameBits(expected)) << NameOf(dtype);
+      EXPECT_TRUE(dtable.GuardsIntact() && context.GuardsIntact());
+    }
+  }
+}
+
 TEST(Embedding, BackwardIsTheForwardsTranspose) {
   const int64_t tokens = 11, rows = 4, width = 3;
   Buffer ids(DType::kU32, {tokens}), table(DType::kF64, {rows, width}),
@@ -105,7 +136,7 @@ TEST(Embedding, BackwardIsTheForwardsTranspose) {
   FillIds(ids, 7, rows);
   FillNormal(table, 8, 1);
   FillNormal(dy, 9, 1);
-  const ScratchContext context(EmbeddingBackwardScratch(tokens));
+  const ScratchContext context(EmbeddingBackwardScratch(tokens), CpuDevice());
   EmbeddingBackward(*context, {ids.tensor(), dy.tensor(), dtable.tensor()});
   testing::CheckGradient("dtable", table, dtable, [&] {
     EmbeddingForward(*context, {ids.tensor(), table.tensor(), y.tensor()});
@@ -188,7 +219,7 @@ TEST(Embedding, BackwardSkipsPositionsWithoutRow) {
           0.25 * dy.tensor().data<double>()[t * width + i];  // a power of two: exact
     }
   }
-  const ScratchContext context(EmbeddingBackwardScratch(tokens));
+  const ScratchContext context(EmbeddingBackwardScratch(tokens), CpuDevice());
   EmbeddingBackward(*context, {ids.tensor(), dy.tensor(), dtable.tensor(), 0.25});
   EXPECT_TRUE(dtable.SameBits(expected));
   // Nothing but gaps.

@@ -24,6 +24,11 @@ using testing::Storage;
 
 constexpr double kGammas[] = {0, 0.5, 1, 2};
 
+// f64 is the CPU's.
+Device* DeviceOf(DType dtype) {
+  return dtype == DType::kF64 ? CpuDevice() : testing::TestedDevice();
+}
+
 // What one run needs, in one storage type.
 struct Rows {
   Rows(int64_t rows, int64_t classes, DType statistic, DType gradient_type)
@@ -43,7 +48,7 @@ struct Rows {
     lse.Poison();
   }
   void Run(double gamma, double z_loss, bool with_bias, bool gradients = true) const {
-    const ScratchContext context(0);
+    const ScratchContext context(0, DeviceOf(logits.dtype()));
     SoftmaxXentArgs args = {.logits = logits.tensor(),
                             .targets = targets.tensor(),
                             .weight = weight.tensor(),

@@ -124,6 +124,11 @@ struct Options {
 const std::vector<Options> kOptions = {
     {}, {.z_loss = 1e-2}, {.focal_gamma = 2}, {.bias = true}, {0.05, 0.5, true}};
 
+// f64 is the CPU's.
+Device* DeviceOf(DType dtype) {
+  return dtype == DType::kF64 ? CpuDevice() : testing::TestedDevice();
+}
+
 // What one run needs, in one storage type.
 struct Rows {
   Rows(int64_t rows, int64_t classes, DType statistic, DType gradient_type, double scale = 3)
@@ -153,11 +158,11 @@ struct Rows {
   }
   void RunDivided(const Options& options, const std::vector<int64_t>& borders,
                   bool gradients = true) const {
-    const ScratchContext context(0);
+    const ScratchContext context(0, DeviceOf(logits.dtype()));
     RunShards(*context, Args(options, gradients), borders);
   }
   void RunFused(const Options& options) const {
-    const ScratchContext context(0);
+    const ScratchContext context(0, DeviceOf(logits.dtype()));
     // Logits are scratch of the fused op.
     const Buffer copy(logits);
     SoftmaxXentArgs args = Args(options);
@@ -184,6 +189,19 @@ TEST(SoftmaxShards, OneRankGivesTheFusedBits) {
         }
       }
     }
+  }
+}
+
+// Rows that a device sums in one visit, and does not keep whole (40,960).
+TEST(SoftmaxShards, OneRankGivesTheFusedBitsOfLongRows) {
+  for (const DType gradient : {DType::kF32, DType::kBF16}) {
+    const Options options = {0.05, 0.5, true};
+    const Rows divided(2, 41'005, DType::kF32, gradient, 40),
+        fused(2, 41'005, DType::kF32, gradient, 40);
+    divided.RunDivided(options, {0, 41'005});
+    fused.RunFused(options);
+    EXPECT_TRUE(divided.gradient.SameBits(fused.gradient));
+    EXPECT_TRUE(divided.loss.SameBits(fused.loss) && divided.lse.SameBits(fused.lse));
   }
 }
 

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 #include <vector>
@@ -20,12 +21,18 @@ using testing::Role;
 using testing::ScratchContext;
 using testing::Storage;
 
+// f64 is the CPU's.
+Device* DeviceOf(DType dtype) {
+  return dtype == DType::kF64 ? CpuDevice() : testing::TestedDevice();
+}
+
 struct Size {
   int64_t rows, classes;
 };
 // One class, widths no vector divides, more than one strip of the sum (2,048), enough rows for two
-// threads.
-const std::vector<Size> kSizes = {{1, 1}, {3, 7}, {5, 100}, {40, 257}, {9, 5003}};
+// threads; rows that a device cannot keep in shared memory (40,960).
+const std::vector<Size> kSizes = {{1, 1},    {3, 7},      {5, 100},   {40, 257},
+                                  {9, 5003}, {1, 41'003}, {2, 41'004}};
 
 std::vector<Operand> Operands(const Size& s, Storage gradient) {
   return {
@@ -102,7 +109,7 @@ TEST(SoftmaxXent, MatchesTheFormulaInPlaceAndApart) {
       expected.push_back(weight.Get(r) * (p - (i == target ? 1 : 0) + 2 * z_loss * l * p));
     }
   }
-  const ScratchContext context(0);
+  const ScratchContext context(0, CpuDevice());
   Buffer apart(DType::kF64, {rows, classes});
   SoftmaxXent(*context, {logits.tensor(), targets.tensor(), weight.tensor(), apart.tensor(),
                          loss.tensor(), lse.tensor(), z_loss});
@@ -130,7 +137,7 @@ TEST(SoftmaxXent, GradientMatchesDifferences) {
   FillNormal(logits, 1, 2);
   FillIds(targets, 2, classes);
   FillUniform(weight, 3, 0.5, 1.5);
-  const ScratchContext context(0);
+  const ScratchContext context(0, CpuDevice());
   SoftmaxXent(*context, {logits.tensor(), targets.tensor(), weight.tensor(), gradient.tensor(),
                          loss.tensor(), lse.tensor(), z_loss});
   testing::CheckGradient("dlogits", logits, gradient, [&] {
@@ -141,6 +148,80 @@ TEST(SoftmaxXent, GradientMatchesDifferences) {
       total += weight.Get(r) * (loss.Get(r) + z_loss * lse.Get(r) * lse.Get(r));
     return total;
   });
+}
+
+// Logits that climb and fall by hundreds along the row: a sum that is formed in one visit has to
+// change what it counts from.
+TEST(SoftmaxXent, LongRowsWithLogitsFarApart) {
+  const int64_t classes = 50'000;
+  for (const double height : {300.0, -300.0}) {
+    Buffer logits(DType::kF32, {2, classes}), targets(DType::kU32, {2}, {20'000, 49'999}),
+        weight(DType::kF32, {2}, {1, 0.5}), loss(DType::kF32, {2}), lse(DType::kF32, {2}),
+        gradient(DType::kF32, {2, classes});
+    for (int64_t r = 0; r < 2; ++r) {
+      for (int64_t i = 0; i < classes; ++i) {
+        const double place = static_cast<double>(i) / static_cast<double>(classes - 1);
+        logits.Set(r * classes + i, height * (r == 0 ? place : std::abs(2 * place - 1)) - 100);
+      }
+    }
+    std::vector<double> expected, losses, sums;
+    for (int64_t r = 0; r < 2; ++r) {
+      double most = -1e9, sum = 0;
+      for (int64_t i = 0; i < classes; ++i) most = std::max(most, logits.Get(r * classes + i));
+      for (int64_t i = 0; i < classes; ++i) sum += std::exp(logits.Get(r * classes + i) - most);
+      const auto target = static_cast<int64_t>(targets.Get(r));
+      sums.push_back(most + std::log(sum));
+      losses.push_back(sums.back() - logits.Get(r * classes + target));
+      for (int64_t i = 0; i < classes; ++i) {
+        const double p = std::exp(logits.Get(r * classes + i) - sums.back());
+        expected.push_back(weight.Get(r) * (p - (i == target ? 1 : 0)));
+      }
+    }
+    const ScratchContext context(0);
+    SoftmaxXent(*context, {logits.tensor(), targets.tensor(), weight.tensor(), gradient.tensor(),
+                           loss.tensor(), lse.tensor()});
+    // x - max up to 300 is rounded to 2^-24 of it, but counts only where it is below 20; f32
+    // exponentials below 1e-38 are nothing.
+    testing::ExpectClose("gradient", gradient, expected, {.relative = 6e-6, .absolute = 1e-10});
+    testing::ExpectClose("loss", loss, losses, {.relative = 3e-7});
+    testing::ExpectClose("lse", lse, sums, {.relative = 3e-7});
+    // Evaluation, and a gradient in the logits' place: the same bits.
+    Buffer loss_only(DType::kF32, {2});
+    SoftmaxXent(*context, {logits.tensor(), targets.tensor(), weight.tensor(), Tensor(),
+                           loss_only.tensor(), lse.tensor()});
+    EXPECT_TRUE(loss_only.SameBits(loss));
+    SoftmaxXent(*context, {logits.tensor(), targets.tensor(), weight.tensor(), logits.tensor(),
+                           loss.tensor(), lse.tensor()});
+    EXPECT_TRUE(logits.SameBits(gradient) && loss_only.SameBits(loss));
+  }
+}
+
+// Bits depend on values and sizes, not on where the tensors lie.
+TEST(SoftmaxXent, AddressesDoNotMatter) {
+  for (const int64_t classes : {100, 5'004, 41'004}) {
+    for (const DType dtype : {DType::kF32, DType::kBF16}) {
+      std::vector<Buffer> gradients, losses;
+      for (const Buffer::Start start : {Buffer::Start::kOdd, Buffer::Start::kAligned}) {
+        Buffer logits(DType::kF32, {3, classes}, start), targets(DType::kU32, {3}),
+            weight(DType::kF32, {3}), bias(DType::kF32, {classes}, start), lse(DType::kF32, {3});
+        FillNormal(logits, 1, 4);
+        FillIds(targets, 2, classes);
+        FillUniform(weight, 3, 0.5, 1);
+        FillNormal(bias, 4, 1);
+        gradients.emplace_back(dtype, Shape{3, classes}, start);
+        losses.emplace_back(DType::kF32, Shape{3});
+        const ScratchContext context(0);
+        SoftmaxXent(*context, {.logits = logits.tensor(),
+                               .targets = targets.tensor(),
+                               .weight = weight.tensor(),
+                               .dlogits = gradients.back().tensor(),
+                               .loss = losses.back().tensor(),
+                               .lse = lse.tensor(),
+                               .bias = bias.tensor()});
+      }
+      EXPECT_TRUE(gradients[0].SameBits(gradients[1]) && losses[0].SameBits(losses[1])) << classes;
+    }
+  }
 }
 
 // cases.md 14: p - 1 of a confident row is formed before it is rounded to bf16, once.
@@ -188,7 +269,7 @@ TEST(SoftmaxXent, AnImpossibleTargetCostsExactlyItsDistance) {
   for (const DType dtype : {DType::kF32, DType::kF64}) {
     Buffer logits(dtype, {1, 2}, {0, 200}), targets(DType::kU32, {1}), weight(dtype, {1}, {1});
     Buffer gradient(dtype, {1, 2}), loss(dtype, {1}), lse(dtype, {1});
-    const ScratchContext context(0);
+    const ScratchContext context(0, DeviceOf(dtype));
     SoftmaxXent(*context, {logits.tensor(), targets.tensor(), weight.tensor(), gradient.tensor(),
                            loss.tensor(), lse.tensor()});
     EXPECT_EQ(loss.Get(0), 200);
