@@ -77,10 +77,7 @@ Request Communicator::StartExchange(std::span<const Message> sends,
     OT_CHECK(receive != nullptr) << "a message to oneself is not received";
     OT_CHECK(send.elements.dtype() == receive->elements.dtype());
     OT_CHECK_EQ(send.elements.elements(), receive->elements.elements());
-    if (send.elements.raw() != receive->elements.raw()) {
-      std::memmove(receive->elements.raw(), send.elements.raw(),
-                   static_cast<size_t>(send.elements.bytes()));
-    }
+    if (send.elements.raw() != receive->elements.raw()) CopyOwn(send.elements, receive->elements);
   }
   OT_CHECK(next_own() == nullptr) << "a message from oneself was not sent";
   for (const Message& receive : receives) {
@@ -101,7 +98,7 @@ Request Communicator::StartAllGather(const Tensor& mine, const Tensor& all, Traf
 Request Communicator::StartGather(const Tensor& mine, const Tensor& all) {
   const auto place = [&](int of) { return static_cast<char*>(all.raw()) + of * mine.bytes(); };
   if (place(rank()) != mine.raw()) {
-    std::memmove(place(rank()), mine.raw(), static_cast<size_t>(mine.bytes()));
+    CopyOwn(mine, Tensor(place(rank()), mine.dtype(), {mine.elements()}));
   }
   sends_.clear();
   receives_.clear();
@@ -113,6 +110,10 @@ Request Communicator::StartGather(const Tensor& mine, const Tensor& all) {
   }
   if (sends_.empty()) return Request();
   return Request(this, Start(sends_, receives_));
+}
+
+void Communicator::CopyOwn(const Tensor& from, const Tensor& to) {
+  std::memmove(to.raw(), from.raw(), static_cast<size_t>(from.bytes()));
 }
 
 void Communicator::GatherNow(const Tensor& mine, const Tensor& all) {

@@ -61,7 +61,9 @@ class Communicator {
   virtual int rank() const = 0;
   virtual int size() const = 0;
 
-  // One direction of an exchange with one peer: a view of host memory, any dtype.
+  // One direction of an exchange with one peer: a view of host memory, any dtype. Communicators
+  // beside a device (core/comm/staged.h, core/cuda/nccl.h) also take views of its memory, in
+  // messages and all-gathers.
   struct Message {
     int peer = 0;
     Tensor elements;
@@ -110,10 +112,13 @@ class Communicator {
   virtual void Finish(int64_t ticket) = 0;
   // The all-gather of a blocking reduction: few elements, counted already.
   virtual void GatherNow(const Tensor& mine, const Tensor& all);
+  // An all-gather of parts that are not empty, counted already.
+  virtual Request StartGather(const Tensor& mine, const Tensor& all);
+  // A message to oneself, between different addresses: done, or put in order with ops, at once.
+  virtual void CopyOwn(const Tensor& from, const Tensor& to);
   void CountSent(int64_t bytes, Traffic kind) { bytes_sent_[static_cast<size_t>(kind)] += bytes; }
 
  private:
-  Request StartGather(const Tensor& mine, const Tensor& all);
   template <class T, class Fold>
   void GatherAndFold(std::span<T> values, std::vector<T>& all, Traffic kind, const Fold& fold);
 
