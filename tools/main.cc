@@ -7,6 +7,7 @@ int main(int argc, char** argv) {
   overtok::AddEval(program);
   overtok::AddPlan(program);
   overtok::AddTrace(program);
+  overtok::AddCompare(program);
   overtok::AddBench(program);
   overtok::AddTokenize(program);
   overtok::AddTokenizer(program);

@@ -65,6 +65,7 @@ void AddTrain(Program& program);
 void AddEval(Program& program);
 void AddPlan(Program& program);
 void AddTrace(Program& program);
+void AddCompare(Program& program);
 void AddBench(Program& program);
 void AddBenchOps(Program& program, CLI::App* bench);  // below AddBench's
 

@@ -1,0 +1,248 @@
+#!/usr/bin/env bash
+# Checks and times this project on a GPU, from an unpacked bundle (tools/bundle.sh) or a build: op tests on the device,
+# traces of the device held against those of the CPU backend, single ops and whole steps timed. Writes OUT/result.json,
+# OUT/table.txt and one log a check; 0 when nothing failed. Takes at most six minutes, or --seconds.
+# usage: tools/device_check.sh [--out DIRECTORY] [--device cuda|emulated|cpu] [--only tests,traces,ops,steps]
+#                              [--build DIRECTORY] [--seconds N] [--sanitize]
+#   --device    what is checked (cuda); the others are for trying the script where no GPU is
+#   --build     programs of this build directory instead of a bundle's
+#   --sanitize  instead of all that: the op tests under compute-sanitizer's four tools (tens of minutes)
+set -uo pipefail
+
+here="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)"
+out="$PWD/device_check"
+device=cuda
+only=tests,traces,ops,steps
+build=""
+seconds=345
+sanitize=0
+while [[ $# -gt 0 ]]; do
+  case "$1" in
+    -h | --help) sed -n '2,10s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; exit 0 ;;
+    --out) out="$(realpath -m "${2:?}")"; shift 2 ;;
+    --device) device="${2:?}"; shift 2 ;;
+    --only) only="${2:?}"; shift 2 ;;
+    --build) build="$(realpath "${2:?}")"; shift 2 ;;
+    --seconds) seconds="${2:?}"; shift 2 ;;
+    --sanitize) sanitize=1; shift ;;
+    *) echo "device_check.sh: unknown argument $1; see --help" >&2; exit 2 ;;
+  esac
+done
+if [[ -n "$build" ]]; then
+  overtok=("$build/overtok")
+  run=()
+  tests=()
+  for source in "$here"/tests/core/ops/*_test.cc; do tests+=("$build/tests/$(basename "$source" .cc)"); done
+elif [[ -x "$here/run" ]]; then
+  overtok=("$here/overtok")
+  run=("$here/run")
+  tests=()
+  for program in "$here"/tests/*; do tests+=("tests/$(basename "$program")"); done
+else
+  echo "device_check.sh: $here is no bundle; name a build directory with --build" >&2
+  exit 2
+fi
+mkdir -p "$out"
+cd "$out" || exit 2
+rm -f ./*.log ./*.json table.txt
+start=$SECONDS
+failed=0
+rows=()     # JSON objects, one a check
+wants() { [[ ",$only," == *",$1,"* ]]; }
+left() { echo $((seconds - (SECONDS - start))); }
+escape() { tr '\n\t' '  ' | tr -d '\000-\037' | sed 's/\\/\\\\/g; s/"/\\"/g'; }
+# record KIND NAME RESULT SECONDS [JSON members]; RESULT: passed, failed, timed_out or skipped.
+record() {
+  rows+=("{\"kind\": \"$1\", \"name\": \"$2\", \"result\": \"$3\", \"seconds\": $4${5:+, $5}}")
+  printf '%-7s %-34s %-9s %4d s  %s\n' "$1" "$2" "$3" "$4" "${6:-}" | tee -a table.txt
+  if [[ "$3" == failed || "$3" == timed_out ]]; then failed=$((failed + 1)); fi
+}
+# The log's last words, as a JSON member.
+reason() { printf '"reason": "%s"' "$(tail -n 4 "$1" | tail -c 600 | escape)"; }
+# attempt LIMIT LOG COMMAND...: sets `result` and `took`; a check never gets more than the time that is left.
+attempt() {
+  local limit=$1 log=$2 begin=$SECONDS status
+  shift 2
+  if (($(left) < limit)); then limit=$(left); fi
+  if ((limit < 3)); then
+    echo "not started: the time for all checks ($seconds s) is used up" >"$log"
+    result=timed_out took=0
+    return 1
+  fi
+  timeout -k 5 "$limit" "$@" >"$log" 2>&1
+  status=$?
+  took=$((SECONDS - begin))
+  case $status in
+    0) result=passed ;;
+    124 | 137) result=timed_out; echo "stopped after $limit s" >>"$log" ;;
+    *) result=failed ;;
+  esac
+  return $status
+}
+
+facts="none"
+if command -v nvidia-smi >/dev/null; then
+  facts="$(nvidia-smi --query-gpu=name,driver_version,memory.total,clocks.max.sm,power.limit --format=csv,noheader | head -n 1)"
+fi
+printf 'device %s: %s\n' "$device" "$facts" | tee table.txt
+if [[ "$device" == cuda && "$facts" == none ]]; then
+  echo "device_check.sh: nvidia-smi was not found: is there a GPU and its driver?" | tee -a table.txt >&2
+  exit 2
+fi
+
+if [[ $sanitize == 1 ]]; then
+  sanitizer="$(command -v compute-sanitizer || ls /usr/local/cuda/bin/compute-sanitizer 2>/dev/null || true)"
+  if [[ -z "$sanitizer" ]]; then
+    echo "device_check.sh: compute-sanitizer was not found; it comes with the CUDA toolkit" >&2
+    exit 2
+  fi
+  seconds=7200
+  for tool in memcheck racecheck synccheck initcheck; do
+    for program in "${tests[@]}"; do
+      name="$(basename "$program")"
+      OVERTOK_TEST_DEVICE=$device attempt 600 "sanitize_${tool}_$name.log" "$sanitizer" --tool "$tool" \
+        --target-processes all --error-exitcode 99 ${run[@]+"${run[@]}"} "$program"
+      record "$tool" "$name" "$result" "$took" "$(reason "sanitize_${tool}_$name.log")"
+    done
+  done
+fi
+
+if [[ $sanitize == 0 ]] && wants tests; then
+  # Side by side: most of the time goes to references on the CPU.
+  export OMP_NUM_THREADS="${OMP_NUM_THREADS:-2}"
+  limit=100
+  if (($(left) < limit)); then limit=$(left); fi
+  at=$SECONDS
+  for program in "${tests[@]}"; do
+    name="$(basename "$program")"
+    while (($(jobs -rp | wc -l) >= ${OVERTOK_CHECK_JOBS:-4})); do sleep 0.1; done
+    (
+      begin=$SECONDS
+      OVERTOK_TEST_DEVICE=$device timeout -k 5 "$limit" ${run[@]+"${run[@]}"} "$program" >"test_$name.log" 2>&1
+      echo "$? $((SECONDS - begin))" >"test_$name.status"
+    ) &
+  done
+  wait
+  for program in "${tests[@]}"; do
+    name="$(basename "$program")"
+    read -r status took <"test_$name.status"
+    rm -f "test_$name.status"
+    case $status in
+      0) result=passed ;;
+      124 | 137) result=timed_out ;;
+      *) result=failed ;;
+    esac
+    detail="$(grep -cE '^\[       OK' "test_$name.log") passed, $(grep -cE '^\[  FAILED  \].*\([0-9]+ ms\)' "test_$name.log") failed"
+    if [[ $result == passed ]]; then
+      record test "$name" "$result" "$took" "\"cases\": \"$detail\"" "$detail"
+    else
+      record test "$name" "$result" "$took" "\"cases\": \"$detail\", $(reason "test_$name.log")" "$detail"
+    fi
+  done
+  unset OMP_NUM_THREADS
+  printf 'op tests: %d s\n' "$((SECONDS - at))" | tee -a table.txt
+fi
+
+if [[ $sanitize == 0 ]] && wants traces; then
+  # A corpus of 400 documents of 64 drawn ids (Park and Miller's generator), of 512 classes.
+  rm -rf corpus
+  awk 'BEGIN { x = 1; for (d = 0; d < 400; ++d) { line = ""; for (i = 0; i < 64; ++i) {
+    x = (x * 16807) % 2147483647; line = line (i ? " " : "") x % 511 } print line } }' >ids.txt
+  attempt 30 corpus.log "${overtok[@]}" tokenize --tokenizer ids --vocab-size 512 --eos 511 --no-bos --out corpus ids.txt
+  if [[ $result != passed ]]; then record trace corpus "$result" "$took" "$(reason corpus.log)"; fi
+  cat >tiny.yaml <<'YAML'
+model: {vocab_size: 512, hidden_size: 128, intermediate_size: 256, num_hidden_layers: 2, num_attention_heads: 2,
+        num_key_value_heads: 1, head_dim: 64, hybrid_norm: true}
+optimizer: {lr: 0.02, adam_lr: 0.008}
+data: {train: [corpus/*.h5], sequence_length: 64}
+train: {steps: 4, batch_sequences: 4}
+YAML
+  cat >ss.yaml <<'YAML'
+loss: {sampled_softmax: {stages: [{until: 1, candidates: 256}]}}
+YAML
+  cat >oe.yaml <<'YAML'
+model: {ngram_embedding: {orders: [2, 3], rows: 4001, splits: 1, width: 32}}
+YAML
+  cat >ot_h_ss.yaml <<'YAML'
+base: [oe.yaml, ss.yaml]
+model: {second_token_head: {weight: 0.1}}
+YAML
+  cat >ot_2.yaml <<'YAML'
+base: oe.yaml
+model: {ngram_head: {orders: [2], rows: 4001, width: 32, weight: 0.1, correction: none}}
+YAML
+  # In f32 the two differ by the order of sums alone: of 2^-24 a step, grown by the norms and the square roots of Adam.
+  # In bf16 (unit 2^-8) a sum that ends on the other side of a rounding border moves one activation by 0.4 %; gradients
+  # by about that, orthogonalised updates by several times as much. Stated in docs/gpu.md.
+  for arm in baseline ss ot_h_ss ot_2; do
+    laid=()
+    if [[ $arm != baseline ]]; then laid=(--arm "$arm.yaml"); fi
+    for precision in f32 bf16; do
+      bounds=(--loss 1e-5 --gradient 1e-3 --update 1e-2)
+      if [[ $precision == bf16 ]]; then bounds=(--loss 3e-3 --gradient 0.05 --update 0.15); fi
+      name="${arm}_$precision"
+      at=$SECONDS
+      log="trace_$name.log"
+      if attempt 40 "$log" "${overtok[@]}" trace tiny.yaml "${laid[@]}" --unjudged --steps 2 --out "cpu_$name.h5" \
+        train.device=cpu train.precision=$precision checkpoint.directory=run_cpu &&
+        attempt 40 "$log" "${overtok[@]}" trace tiny.yaml "${laid[@]}" --unjudged --steps 2 --out "device_$name.h5" \
+          train.device="$device" train.precision=$precision checkpoint.directory=run_device; then
+        attempt 20 "$log" "${overtok[@]}" compare "cpu_$name.h5" "device_$name.h5" "${bounds[@]}" --json
+      fi
+      if grep -q '^{' "$log"; then
+        record trace "$name" "$result" "$((SECONDS - at))" "\"comparison\": $(grep '^{' "$log" | tail -n 1)" \
+          "$(sed -nE 's/.*"gradient":\{"largest":([^,]*),.*"update":\{"largest":([^,]*),.*/gradient \1 update \2/p' "$log")"
+      else
+        record trace "$name" "$result" "$((SECONDS - at))" "$(reason "$log")" "$(tail -n 1 "$log" | cut -c1-100)"
+      fi
+    done
+  done
+  rm -f ./*.h5
+fi
+
+if [[ $sanitize == 0 ]] && wants ops; then
+  if [[ "$device" == cpu ]]; then
+    attempt 60 bench_ops.log "${overtok[@]}" bench ops --json
+  else
+    attempt 60 bench_ops.log "${overtok[@]}" bench ops --device "$device" --json
+  fi
+  if [[ $result == passed ]]; then
+    record ops all "$result" "$took" "\"bench\": $(tr '\n' ' ' <bench_ops.log)"
+  else
+    record ops all "$result" "$took" "$(reason bench_ops.log)" "$(tail -n 1 bench_ops.log | cut -c1-100)"
+  fi
+fi
+
+if [[ $sanitize == 0 ]] && wants steps; then
+  # Batches of one micro-batch, so that six runs fit into the time; the optimizer's share is larger than in a run by
+  # recipe, which has four (1.2B: eight) of them.
+  for case in 130m: 130m:ss 300m: 300m:ss 300m:ot_h_ss 520m: 520m:ss 1_2b: 1_2b:ss; do
+    recipe="${case%%:*}" arm="${case##*:}"
+    name="$recipe${arm:+_$arm}"
+    laid=()
+    if [[ -n "$arm" ]]; then laid=(--arm "$here/configs/arms/$arm.yaml"); fi
+    attempt 60 "step_$name.log" "${overtok[@]}" bench step "$here/configs/recipes/$recipe.yaml" "${laid[@]}" \
+      --ids zipf --warmup 1 --repetitions 3 train.device="$device" train.batch_sequences=32
+    if [[ $result == passed ]]; then
+      json="$(grep '^{' "step_$name.log" | tail -n 1)"
+      record step "$name" "$result" "$took" "\"bench\": $json" \
+        "$(sed -nE 's/.*"tokens_per_second":([0-9.e+]*).*/\1 tokens\/s/p' <<<"$json")"
+    else
+      record step "$name" "$result" "$took" "$(reason "step_$name.log")" "$(tail -n 1 "step_$name.log" | cut -c1-100)"
+    fi
+  done
+fi
+
+if command -v nvidia-smi >/dev/null; then
+  nvidia-smi --query-gpu=clocks.sm,temperature.gpu,power.draw,clocks_throttle_reasons.active --format=csv,noheader >clocks.log 2>&1
+fi
+{
+  printf '{"device": "%s", "facts": "%s", "seconds": %d, "failed": %d,\n "manifest": "%s",\n "checks": [\n' "$device" \
+    "$(escape <<<"$facts")" "$((SECONDS - start))" "$failed" "$(cat "$here/MANIFEST" 2>/dev/null | tr '\n' ';' | escape)"
+  for i in "${!rows[@]}"; do
+    printf '  %s%s\n' "${rows[$i]}" "$([[ $i -lt $((${#rows[@]} - 1)) ]] && echo ,)"
+  done
+  echo "]}"
+} >result.json
+printf '%d checks, %d failed, %d s; %s/result.json\n' "${#rows[@]}" "$failed" "$((SECONDS - start))" "$out" | tee -a table.txt
+exit $((failed > 0))
