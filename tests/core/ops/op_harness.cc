@@ -25,7 +25,13 @@ constexpr unsigned char kPattern = 0xA5;
 constexpr int64_t kAlignment = 64;
 
 // Whether this program tests the checked device.
-bool Checks() { return TestedDevice() != CpuDevice() && TestedDevice() != EmulatedDevice(); }
+bool Checks() {
+#if defined(OVERTOK_TEST_CHECKED)
+  return TestedDevice() == CheckedDevice();
+#else
+  return false;
+#endif
+}
 
 int64_t BytesOf(DType dtype, int64_t elements) { return elements * SizeOf(dtype); }
 
