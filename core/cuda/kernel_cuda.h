@@ -48,6 +48,10 @@ __device__ __forceinline__ T ShuffleUp(T value, int distance) {
 __device__ __forceinline__ unsigned VoteBallot(bool flag) { return __ballot_sync(kAllLanes, flag); }
 __device__ __forceinline__ int CountBits(unsigned x) { return __popc(x); }
 
+// Ends the program: a kernel found what can only be a bug. `why` is told by the emulation; a GPU
+// fails the stream, which the host's next wait reports.
+__device__ __forceinline__ void Trap(const char* /*why*/) { __trap(); }
+
 // On global or shared integers; the value before.
 __device__ __forceinline__ unsigned AtomicAdd(unsigned* at, unsigned x) { return atomicAdd(at, x); }
 __device__ __forceinline__ int AtomicAdd(int* at, int x) { return atomicAdd(at, x); }
@@ -111,6 +115,13 @@ __device__ __forceinline__ uint32_t PackPair(float low, float high) {
   uint32_t pair;
   asm("cvt.rn.bf16x2.f32 %0, %1, %2;\n" : "=r"(pair) : "f"(high), "f"(low));
   return pair;
+}
+
+// 2^x with a relative error below 2^-22; 0 below 2^-126.
+__device__ __forceinline__ float Exp2(float x) {
+  float y;
+  asm("ex2.approx.ftz.f32 %0, %1;\n" : "=f"(y) : "f"(x));
+  return y;
 }
 
 // Starts a kernel on the context's stream.

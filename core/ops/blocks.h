@@ -15,6 +15,8 @@ inline constexpr int64_t kBlockElements = 16384;
 inline int64_t ElementBlocks(int64_t elements) {
   return (elements + kBlockElements - 1) / kBlockElements;
 }
+// The same of sums within one op on a device with many small multiprocessors.
+inline constexpr int64_t kPassBlockElements = 4096;
 // Partial sums per block at most: |w|^2, <w, u> and |u|^2.
 inline constexpr int64_t kBlockSums = 3;
 

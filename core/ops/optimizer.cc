@@ -121,7 +121,9 @@ void AdamUpdate(const Context& context, const AdamUpdateArgs& args) {
 }
 
 int64_t OptimizerScratch(int64_t elements) {
-  return ElementBlocks(elements) * kBlockSums * static_cast<int64_t>(sizeof(double));
+  // Of the finer blocks, and the hyperball's two scalars between its passes.
+  const int64_t blocks = (elements + kPassBlockElements - 1) / kPassBlockElements;
+  return (blocks * kBlockSums + 2) * static_cast<int64_t>(sizeof(double));
 }
 
 }  // namespace overtok

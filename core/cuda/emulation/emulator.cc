@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
+#include <cstdlib>
 #include <cstring>
 #include <memory>
 #include <string>
@@ -418,6 +419,12 @@ void ReadRow(const char* call, const void* row) {
   OT_CHECK_EQ(reinterpret_cast<uintptr_t>(row) % 16, 0U)
       << current_block->kernel << ": " << call << " wants rows at multiples of 16 bytes";
   Touch(row, 16, Access::kRead);
+}
+
+void Trap(const char* why) {
+  const Unwatched unwatched;
+  OT_CHECK(false) << current_block->kernel << ": " << why;
+  std::abort();
 }
 
 }  // namespace overtok::emulation

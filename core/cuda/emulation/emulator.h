@@ -81,4 +81,7 @@ void WaitForGroups(int open);
 // The running thread reads 16 aligned bytes, in a collective call.
 void ReadRow(const char* call, const void* row);
 
+// Ends the program with the kernel's name.
+[[noreturn]] void Trap(const char* why);
+
 }  // namespace overtok::emulation

@@ -109,6 +109,8 @@ inline unsigned VoteBallot(bool flag) {
 }
 inline int CountBits(unsigned x) { return std::popcount(x); }
 
+inline void Trap(const char* why) { emulation::Trap(why); }
+
 inline unsigned AtomicAdd(unsigned* at, unsigned x) {
   return std::atomic_ref<unsigned>(*at).fetch_add(x, std::memory_order_relaxed);
 }

@@ -39,6 +39,11 @@ Operand Scalars(const std::string& name, int64_t n, Role role, void (*fill)(Buff
           .fixed = DType::kF64};
 }
 
+// f64 is the CPU's.
+Device* DeviceFor(DType dtype) {
+  return dtype == DType::kF64 ? CpuDevice() : testing::TestedDevice();
+}
+
 const AdamConstants kAdam = {
     .beta1 = 0.9, .beta2 = 0.98, .eps = 1e-8, .correction1 = 0.271, .correction2 = 0.0588};
 
@@ -169,7 +174,7 @@ TEST(Optimizer, AdamHAgreesAcrossStorageTypesAndThreads) {
 // The two passes of AdamH, joined as an owner of the whole parameter joins them.
 void AdamH(const Buffer& w, const Buffer& g, const Buffer& m, const Buffer& v, const Clip& clip,
            const AdamConstants& constants, double rate) {
-  const ScratchContext context(0);
+  const ScratchContext context(0, DeviceFor(w.dtype()));
   const int64_t blocks = ElementBlocks(w.size());
   Buffer sums(DType::kF64, {blocks, kBlockSums}), totals(DType::kF64, {kBlockSums});
   AdamHMoments(*context,
@@ -180,7 +185,7 @@ void AdamH(const Buffer& w, const Buffer& g, const Buffer& m, const Buffer& v, c
 }
 
 double SquaresOf(const Buffer& x) {
-  const ScratchContext context(0);
+  const ScratchContext context(0, DeviceFor(x.dtype()));
   Buffer sums(DType::kF64, {ElementBlocks(x.size())});
   SumSquares(*context, {x.tensor(), sums.tensor()});
   double total = 0;
@@ -249,7 +254,7 @@ TEST(Optimizer, AdamHIsAdamsUpdateThenTheSphere) {
   }
   for (double& value : moved) value *= radius / std::sqrt(after);
   Buffer plain_w(w), plain_m(m), plain_v(v);
-  const ScratchContext context(OptimizerScratch(n));
+  const ScratchContext context(OptimizerScratch(n), CpuDevice());
   const Clip clipping = {norm.tensor(), 0.5};
   AdamH(w, g, m, v, clipping, kAdam, rate);
   testing::ExpectClose("m", m, m1, {.relative = 1e-14, .absolute = 1e-15});
@@ -318,7 +323,8 @@ TEST(Optimizer, WholeNumbersComeOutWhole) {
   {
     // w = (3, 4), u = (0, 5) / 5, rate 2: R = 5, w' = (3, -6), |w'| = sqrt(45).
     Buffer w(DType::kF64, {2}, {3, 4}), u(DType::kF64, {2}, {0, 5});
-    HyperballUpdate(*context, {w.tensor(), u.tensor(), 2});
+    const ScratchContext exact(OptimizerScratch(2), CpuDevice());
+    HyperballUpdate(*exact, {w.tensor(), u.tensor(), 2});
     testing::ExpectClose("w", w, {3 * 5 / std::sqrt(45.0), -6 * 5 / std::sqrt(45.0)},
                          {.relative = 1e-15 * 4});
   }
@@ -380,7 +386,7 @@ TEST(Optimizer, ZeroInZeroOut) {
 TEST(Optimizer, AdamAddsEpsAfterTheBiasCorrection) {
   for (const DType dtype : {DType::kF32, DType::kF64}) {
     Buffer w(dtype, {1}), g(dtype, {1}, {1e-8}), m(dtype, {1}), v(dtype, {1});
-    const ScratchContext context(OptimizerScratch(1));
+    const ScratchContext context(OptimizerScratch(1), DeviceFor(dtype));
     AdamUpdate(*context,
                {w.tensor(),
                 g.tensor(),

@@ -3,7 +3,6 @@
 #include <gtest/gtest.h>
 
 #include <memory>
-#include <numeric>
 #include <vector>
 
 #include "core/ops/table.h"
@@ -41,9 +40,9 @@ struct PartTable {
   // Replays steps 0 and 1, then makes step 2, on all rows.
   void Run() {
     const ScratchContext context(0);
-    std::vector<uint32_t> all(static_cast<size_t>(value.shape()[0]));
-    std::iota(all.begin(), all.end(), 0);
-    const Tensor rows(all.data(), {value.shape()[0]});
+    Buffer all(DType::kU32, {value.shape()[0]});
+    for (int64_t i = 0; i < all.size(); ++i) all.Set(i, static_cast<double>(i));
+    const Tensor rows = all.tensor();
     const TableRule rule{TableRule::Kind::kAdam, 0.9, 0.98, 1e-12};
     // Numbers of no meaning: what matters is that they move the row.
     Buffer zeros(DType::kF64, {kStep + 1}), kept(DType::kF64, {kStep + 1}, {0.97, 0.98, 1}),

@@ -7,6 +7,7 @@
 
 #include <cmath>
 #include <limits>
+#include <list>
 #include <vector>
 
 #include "core/ops/embedding.h"
@@ -22,6 +23,8 @@ using testing::Operand;
 using testing::Role;
 using testing::Storage;
 using testing::ThreadScope;
+
+Context TestContext() { return Context(testing::TestedDevice()); }
 
 // The state of an update that keeps none.
 TableState Values(const Buffer& value) {
@@ -115,10 +118,12 @@ class Replay {
     kCount
   };
   Tensor Entries(int k) {
-    std::vector<double>& entries = entries_[static_cast<size_t>(k)];
-    return Tensor(entries.data(), {static_cast<int64_t>(entries.size())});
+    const std::vector<double>& entries = entries_[static_cast<size_t>(k)];
+    tensors_.emplace_back(DType::kF64, Shape{static_cast<int64_t>(entries.size())}, entries);
+    return tensors_.back().tensor();
   }
   std::vector<double> entries_[kCount];
+  std::list<Buffer> tensors_;
   TableReplay replay_;
   double eps_, decay_ = 0;
 };
@@ -168,29 +173,44 @@ std::vector<Operand> StateOperands(int64_t width, bool by_row) {
            .fixed = DType::kU32}};
 }
 
+// Below and above a vector; in packs of four, of two and of one.
+constexpr int64_t kWidths[] = {1, 16, 37, 170, 200};
+
 TEST(Table, ReplayAgreesAcrossTypesProcessorsAndThreads) {
-  const Replay replay(kStep);
+  const Replay replay(kStep, kEps, 0.5);
   for (const bool by_row : {false, true}) {
-    for (const int64_t width : {1, 16, 37, 200}) {
-      testing::CheckOp({.name = by_row ? "replay by row" : "replay",
-                        .operands = StateOperands(width, by_row),
-                        .run =
-                            [&](const Context& c, const std::vector<Tensor>& t) {
-                              TableReplayRows(c, {.state = {t[0], t[1], t[2], t[3]},
-                                                  .rule = Adam(),
-                                                  .replay = *replay,
-                                                  .rows = t[4]});
-                            },
-                        .bf16 = false});
+    for (const bool first_moment : {false, true}) {
+      for (const int64_t width : kWidths) {
+        testing::CheckOp(
+            {.name = by_row ? "replay by row" : "replay",
+             .operands = StateOperands(width, by_row),
+             .run =
+                 [&](const Context& c, const std::vector<Tensor>& t) {
+                   TableState state = {t[0], t[1], t[2], t[3]};
+                   TableRule rule = Adam();
+                   if (!first_moment) {
+                     state.m = Tensor();
+                     rule.beta1 = 0;
+                   }
+                   TableReplayRows(c,
+                                   {.state = state, .rule = rule, .replay = *replay, .rows = t[4]});
+                 },
+             .bf16 = false});
+      }
     }
   }
 }
 
 TEST(Table, UpdateAgreesAcrossTypesProcessorsAndThreads) {
-  for (const auto kind :
-       {TableRule::Kind::kAdam, TableRule::Kind::kAdagrad, TableRule::Kind::kSgd}) {
+  const Buffer norm_squared(DType::kF64, {1}, {4});
+  struct Case {
+    TableRule::Kind kind;
+    double beta1;  // 0: no first moment
+  };
+  for (const Case& tested : {Case{TableRule::Kind::kAdam, kBeta1}, Case{TableRule::Kind::kAdam, 0},
+                             Case{TableRule::Kind::kAdagrad, 0}, Case{TableRule::Kind::kSgd, 0}}) {
     for (const bool by_row : {false, true}) {
-      for (const int64_t width : {1, 16, 37, 200}) {
+      for (const int64_t width : kWidths) {
         std::vector<Operand> operands = StateOperands(width, by_row);
         operands[3].fill = [](Buffer& b) {
           for (int64_t i = 0; i < kRows; ++i) b.Set(i, kStep);
@@ -203,20 +223,18 @@ TEST(Table, UpdateAgreesAcrossTypesProcessorsAndThreads) {
                           .operands = operands,
                           .run =
                               [&](const Context& c, const std::vector<Tensor>& t) {
-                                double norm_squared = 4;
                                 TableState state = {t[0], t[1], t[2], t[3]};
-                                if (kind != TableRule::Kind::kAdam) state.m = Tensor();
-                                if (kind == TableRule::Kind::kSgd) state.v = Tensor();
-                                TableUpdate(
-                                    c, {.state = state,
-                                        .rule = {kind, kind == TableRule::Kind::kAdam ? kBeta1 : 0,
-                                                 kBeta2, kEps},
-                                        .rows = t[4],
-                                        .gradient = t[5],
-                                        .clip = {Tensor(&norm_squared, {1}), 1},
-                                        .constants = {.correction1 = 0.5, .correction2 = 0.3},
-                                        .rate = 0.01,
-                                        .step = kStep});
+                                if (tested.beta1 == 0) state.m = Tensor();
+                                if (tested.kind == TableRule::Kind::kSgd) state.v = Tensor();
+                                TableUpdate(c,
+                                            {.state = state,
+                                             .rule = {tested.kind, tested.beta1, kBeta2, kEps},
+                                             .rows = t[4],
+                                             .gradient = t[5],
+                                             .clip = {norm_squared.tensor(), 1},
+                                             .constants = {.correction1 = 0.5, .correction2 = 0.3},
+                                             .rate = 0.01,
+                                             .step = kStep});
                               },
                           .bf16 = false});
       }
@@ -252,10 +270,10 @@ TEST(Table, ReplayEqualsTheWalkOverSteps) {
           }
           const Buffer value0(value), m0(m), v0(v), last0(last);
           const TableState state = {value.tensor(), m.tensor(), v.tensor(), last.tensor()};
-          TableLookup(CpuContext(), {state, Adam(eps), *replay, rows.tensor(), y.tensor()});
+          TableLookup(TestContext(), {state, Adam(eps), *replay, rows.tensor(), y.tensor()});
           EXPECT_TRUE(value.SameBits(value0) && m.SameBits(m0) && v.SameBits(v0) &&
                       last.SameBits(last0));
-          TableReplayRows(CpuContext(), {state, Adam(eps), *replay, rows.tensor()});
+          TableReplayRows(TestContext(), {state, Adam(eps), *replay, rows.tensor()});
           EXPECT_TRUE(y.SameBits(value));
           EXPECT_EQ(last.Get(0), static_cast<double>(step));
           for (int64_t i = 0; i < width; ++i) {
@@ -292,15 +310,15 @@ TEST(Table, StochasticRoundingIsByShareAndByPosition) {
     gradient.Set(i, -0x1p-7 * 0.25);
   }
   const auto update = [&](uint64_t key, int64_t step, Buffer& out) {
-    TableUpdate(CpuContext(), {.state = Values(out),
-                               .rule = {TableRule::Kind::kSgd},
-                               .rows = rows.tensor(),
-                               .gradient = gradient.tensor(),
-                               .clip = {},
-                               .constants = {},
-                               .rate = 1,
-                               .step = step,
-                               .random_key = key});
+    TableUpdate(TestContext(), {.state = Values(out),
+                                .rule = {TableRule::Kind::kSgd},
+                                .rows = rows.tensor(),
+                                .gradient = gradient.tensor(),
+                                .clip = {},
+                                .constants = {},
+                                .rate = 1,
+                                .step = step,
+                                .random_key = key});
   };
   Buffer once(value), again(value), other_key(value), other_step(value);
   update(1, 5, once);
@@ -327,19 +345,53 @@ TEST(Table, StochasticRoundingIsByShareAndByPosition) {
     EXPECT_TRUE(std::abs(count - 0.25 * kMany) <= 5 * std::sqrt(0.1875 * kMany)) << count;
 }
 
+// Arithmetic that is exact, so that only the random bits decide, in packs of every size.
+TEST(Table, Bf16RowsAreRoundedAsOnTheCpu) {
+  constexpr int64_t kMany = 70;
+  for (const int64_t width : {64, 170, 341, 600}) {
+    for (const auto start : {Buffer::Start::kOdd, Buffer::Start::kAligned}) {
+      Buffer value(DType::kBF16, {kMany, width}, start), rows(DType::kU32, {kMany}),
+          gradient(DType::kF32, {kMany, width}, start);
+      for (int64_t i = 0; i < kMany; ++i) rows.Set(i, static_cast<double>(i));
+      for (int64_t i = 0; i < kMany * width; ++i) {
+        value.Set(i, i % 2 == 0 ? 1.5 : -1.5);
+        gradient.Set(i, 0x1p-7 * static_cast<double>(i % 64) / 64);
+      }
+      Buffer on_cpu(value);
+      const auto update = [&](const Context& context, const Buffer& out) {
+        TableState state = Values(out);
+        state.sharding = {.split = Split::kBlocks, .parts = 3, .part = 1};
+        state.logical_rows = 4 * kShardBlock + kMany % kShardBlock;  // its blocks: 1 and 4
+        TableUpdate(context, {.state = state,
+                              .rule = {TableRule::Kind::kSgd},
+                              .rows = rows.tensor(),
+                              .gradient = gradient.tensor(),
+                              .clip = {},
+                              .constants = {},
+                              .rate = 1,
+                              .step = 9,
+                              .random_key = 77});
+      };
+      update(TestContext(), value);
+      update(CpuContext(), on_cpu);
+      EXPECT_TRUE(value.SameBits(on_cpu)) << width;
+    }
+  }
+}
+
 TEST(Table, Bf16KeepsInfinitiesAndNaN) {
   Buffer value(DType::kBF16, {1, 3}), rows(DType::kU32, {1}), gradient(DType::kF32, {1, 3});
   const float infinity = std::numeric_limits<float>::infinity();
   value.Set(0, infinity);
   value.Set(1, -infinity);
   value.Set(2, std::nan(""));
-  TableUpdate(CpuContext(), {.state = Values(value),
-                             .rule = {TableRule::Kind::kSgd},
-                             .rows = rows.tensor(),
-                             .gradient = gradient.tensor(),
-                             .clip = {},
-                             .constants = {},
-                             .rate = 1});
+  TableUpdate(TestContext(), {.state = Values(value),
+                              .rule = {TableRule::Kind::kSgd},
+                              .rows = rows.tensor(),
+                              .gradient = gradient.tensor(),
+                              .clip = {},
+                              .constants = {},
+                              .rate = 1});
   EXPECT_EQ(value.Get(0), infinity);
   EXPECT_EQ(value.Get(1), -infinity);
   EXPECT_TRUE(std::isnan(value.Get(2)));
@@ -363,9 +415,9 @@ TEST(Table, LookupTakesAnyOrderRepeatsAndNoRow) {
   const std::vector<uint32_t> order = {7, kNoRow, 2, 7};
   std::copy(order.begin(), order.end(), ids.tensor().data<uint32_t>());
   const TableState state = {value.tensor(), m.tensor(), v.tensor(), last.tensor()};
-  TableLookup(CpuContext(), {state, Adam(), *replay, all.tensor(), whole.tensor()});
-  TableLookup(CpuContext(), {state, Adam(), *replay, ids.tensor(), y.tensor()});
-  TableLookup(CpuContext(), {state, Adam(), *replay, ids.tensor(), narrow.tensor()});
+  TableLookup(TestContext(), {state, Adam(), *replay, all.tensor(), whole.tensor()});
+  TableLookup(TestContext(), {state, Adam(), *replay, ids.tensor(), y.tensor()});
+  TableLookup(TestContext(), {state, Adam(), *replay, ids.tensor(), narrow.tensor()});
   for (size_t t = 0; t < order.size(); ++t) {
     for (int64_t i = 0; i < kWidth; ++i) {
       const auto at = static_cast<int64_t>(t) * kWidth + i;
@@ -381,6 +433,8 @@ TEST(Table, LookupTakesAnyOrderRepeatsAndNoRow) {
 
 // Ids above 65,535, and elements beyond 2^31: the table's pages exist only where they are touched.
 TEST(Table, ReachesRowsBeyondTwoToThe31Elements) {
+  if (testing::TestedDevice()->kind() == DeviceKind::kCuda)
+    GTEST_SKIP() << "a GPU reaches no memory that the test maps itself";
   constexpr int64_t kWidth = 1024, kFar = (int64_t{1} << 31) / kWidth + 70001;
   constexpr size_t kBytes = static_cast<size_t>((kFar + 1) * kWidth) * sizeof(float);
   const auto map = [&] {
@@ -398,30 +452,38 @@ TEST(Table, ReachesRowsBeyondTwoToThe31Elements) {
     GTEST_SKIP() << "no address space for sparse tables";
   }
   const auto tensor = [&](int k) { return Tensor(blocks[k], DType::kF32, {kFar + 1, kWidth}); };
-  std::vector<uint32_t> last(static_cast<size_t>(kFar + 1), 2), ids = {70000, kFar};
-  std::vector<float> gradient(2 * kWidth, 0.5F), y(2 * kWidth);
-  const TableState state = {tensor(0), tensor(1), tensor(2), Tensor(last.data(), {kFar + 1})};
-  const Tensor rows(ids.data(), {2});
-  TableUpdate(CpuContext(), {.state = state,
-                             .rule = Adam(),
-                             .rows = rows,
-                             .gradient = Tensor(gradient.data(), {2, kWidth}),
-                             .clip = {},
-                             .constants = {.correction1 = 0.271, .correction2 = 0.0588},
-                             .rate = 0.01,
-                             .step = 2});
+  constexpr int64_t kIds[] = {70000, kFar};
+  Buffer last(DType::kU32, {kFar + 1}), ids(DType::kU32, {2}), y(DType::kF32, {2, kWidth});
+  const Buffer gradient(DType::kF32, {2, kWidth}, std::vector<double>(2 * kWidth, 0.5));
+  std::vector<Tensor> touched;
+  for (int64_t k = 0; k < 2; ++k) {
+    ids.Set(k, static_cast<double>(kIds[k]));
+    last.Set(kIds[k], 2);
+    for (int t = 0; t < 3; ++t) touched.push_back(tensor(t).Rows(kIds[k], 1));
+  }
+  const testing::Lend lend(touched);
+  const TableState state = {tensor(0), tensor(1), tensor(2), last.tensor()};
+  const Tensor rows = ids.tensor();
+  TableUpdate(TestContext(), {.state = state,
+                              .rule = Adam(),
+                              .rows = rows,
+                              .gradient = gradient.tensor(),
+                              .clip = {},
+                              .constants = {.correction1 = 0.271, .correction2 = 0.0588},
+                              .rate = 0.01,
+                              .step = 2});
   const Replay replay(kStep);
-  TableLookup(CpuContext(), {state, Adam(), *replay, rows, Tensor(y.data(), {2, kWidth})});
-  TableReplayRows(CpuContext(), {state, Adam(), *replay, rows});
+  TableLookup(TestContext(), {state, Adam(), *replay, rows, y.tensor()});
+  TableReplayRows(TestContext(), {state, Adam(), *replay, rows});
   double x = -0.01 * (0.05 / 0.271) / std::sqrt(0.02 * 0.25 / 0.0588), m = 0.05, v = 0.005;
   replay.Walk(3, x, m, v);
-  for (size_t k = 0; k < 2; ++k) {
-    const float* value = state.value.data<float>() + static_cast<int64_t>(ids[k]) * kWidth;
+  for (int64_t k = 0; k < 2; ++k) {
+    const float* value = state.value.data<float>() + kIds[k] * kWidth;
     for (const int64_t i : {int64_t{0}, kWidth - 1}) {
       EXPECT_TRUE(std::abs(value[i] - x) <= 32 * 0x1p-24 * std::abs(x)) << value[i] << ", " << x;
-      EXPECT_EQ(y[k * kWidth + static_cast<size_t>(i)], value[i]);
+      EXPECT_EQ(y.Get(k * kWidth + i), value[i]);
     }
-    EXPECT_EQ(last[ids[k]], static_cast<uint32_t>(kStep));
+    EXPECT_EQ(last.Get(kIds[k]), static_cast<double>(kStep));
   }
   unmap();
 }
@@ -430,13 +492,13 @@ TEST(Table, NoRowsIsNoWork) {
   Buffer value(DType::kF32, {2, 3}), rows(DType::kU32, {0}), gradient(DType::kF32, {0, 3});
   FillNormal(value, 1, 1);
   const Buffer before(value);
-  TableUpdate(CpuContext(), {.state = Values(value),
-                             .rule = {TableRule::Kind::kSgd},
-                             .rows = rows.tensor(),
-                             .gradient = gradient.tensor(),
-                             .clip = {},
-                             .constants = {},
-                             .rate = 1});
+  TableUpdate(TestContext(), {.state = Values(value),
+                              .rule = {TableRule::Kind::kSgd},
+                              .rows = rows.tensor(),
+                              .gradient = gradient.tensor(),
+                              .clip = {},
+                              .constants = {},
+                              .rate = 1});
   EXPECT_TRUE(value.SameBits(before));
 }
 
@@ -445,15 +507,15 @@ TEST(TableDeathTest, AnUpdateOfARowThatWasNotCaughtUpAborts) {
   Buffer value(DType::kF32, {2, 3}), m(DType::kF32, {2, 3}), v(DType::kF32, {2, 3}),
       last(DType::kU32, {2}), rows(DType::kU32, {1}), gradient(DType::kF32, {1, 3});
   EXPECT_DEATH(
-      TableUpdate(CpuContext(), {.state = {value.tensor(), m.tensor(), v.tensor(), last.tensor()},
-                                 .rule = Adam(),
-                                 .rows = rows.tensor(),
-                                 .gradient = gradient.tensor(),
-                                 .clip = {},
-                                 .constants = {},
-                                 .rate = 1,
-                                 .step = 4}),
-      "row 0 of a table was not brought to the step");
+      TableUpdate(TestContext(), {.state = {value.tensor(), m.tensor(), v.tensor(), last.tensor()},
+                                  .rule = Adam(),
+                                  .rows = rows.tensor(),
+                                  .gradient = gradient.tensor(),
+                                  .clip = {},
+                                  .constants = {},
+                                  .rate = 1,
+                                  .step = 4}),
+      "row .*of a table was not brought to the step");
 }
 
 }  // namespace
