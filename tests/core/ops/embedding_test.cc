@@ -100,7 +100,7 @@ TEST(Embedding, BackwardAddsInOrderOfPositions) {
 // One id for a third of all positions, as an end-of-text token may be, some for a few and many for
 // one: the same chains of sums, in columns that are loaded alone (odd start) and in packs.
 TEST(Embedding, BackwardAddsLongRunsInOrderOfPositions) {
-  const int64_t tokens = 2500, rows = 70'000, width = 148;
+  const int64_t tokens = 1500, rows = 70'000, width = 148;
   for (const DType dtype : {DType::kF32, DType::kBF16}) {
     for (const Buffer::Start start : {Buffer::Start::kOdd, Buffer::Start::kAligned}) {
       Buffer ids(DType::kU32, {tokens}), dy(dtype, {tokens, width}, start),

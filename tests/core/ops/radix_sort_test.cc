@@ -55,9 +55,8 @@ std::vector<uint32_t> RandomIds(int64_t n, uint64_t below) {
 }
 
 TEST(RadixSort, SortsAnySizeByOneByteToFour) {
-  for (const int64_t n : {1, 31, 33, 257, 2047, 2048, 2049, 7001}) {
-    for (const uint64_t below :
-         {uint64_t{2}, uint64_t{256}, uint64_t{257}, uint64_t{70'000}, uint64_t{1} << 32}) {
+  for (const int64_t n : {1, 33, 2047, 2049, 4500}) {
+    for (const uint64_t below : {uint64_t{2}, uint64_t{257}, uint64_t{70'000}, uint64_t{1} << 32}) {
       ExpectSorted(PairsOf(RandomIds(n, below)), static_cast<uint32_t>(below - 1));
     }
   }

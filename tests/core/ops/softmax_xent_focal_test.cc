@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <cstring>
 #include <limits>
 #include <string>
 #include <vector>
@@ -135,13 +136,13 @@ TEST(SoftmaxXentFocal, AgreesAcrossStorageTypesAndThreads) {
                                 Shape({rows, classes}).ToString(),
                         .operands = operands,
                         .run = [gamma](const Context& context, const std::vector<Tensor>& t) {
-                          std::vector<float> copy;  // logits are scratch beside a bf16 gradient
-                          Tensor logits = t[0];
-                          if (logits.dtype() == DType::kF32) {
-                            copy.assign(logits.data<float>(),
-                                        logits.data<float>() + logits.elements());
-                            logits = Tensor(copy.data(), logits.shape());
-                          }
+                          // Logits are scratch beside a bf16 gradient.
+                          const bool aligned = reinterpret_cast<uintptr_t>(t[0].raw()) % 16 == 0;
+                          const Buffer copy(
+                              t[0].dtype(), t[0].shape(),
+                              aligned ? Buffer::Start::kAligned : Buffer::Start::kOdd);
+                          const Tensor logits = copy.tensor();
+                          std::memcpy(logits.raw(), t[0].raw(), static_cast<size_t>(t[0].bytes()));
                           SoftmaxXent(context, {.logits = logits,
                                                 .targets = t[1],
                                                 .weight = t[2],

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <limits>
 #include <vector>
 
@@ -65,12 +66,12 @@ std::vector<Operand> Operands(const Size& s, Storage gradient) {
 
 // The harness holds inputs to be left alone; logits are scratch beside a bf16 gradient.
 void RunOnCopy(const Context& context, SoftmaxXentArgs args) {
-  std::vector<float> copy;
-  if (args.logits.dtype() == DType::kF32) {
-    const auto* logits = args.logits.data<float>();
-    copy.assign(logits, logits + args.logits.elements());
-    args.logits = Tensor(copy.data(), args.logits.shape());
-  }
+  if (args.logits.dtype() != DType::kF32) return SoftmaxXent(context, args);
+  const bool aligned = reinterpret_cast<uintptr_t>(args.logits.raw()) % 16 == 0;
+  const Buffer copy(DType::kF32, args.logits.shape(),
+                    aligned ? Buffer::Start::kAligned : Buffer::Start::kOdd);
+  std::memcpy(copy.tensor().raw(), args.logits.raw(), static_cast<size_t>(args.logits.bytes()));
+  args.logits = copy.tensor();
   SoftmaxXent(context, args);
 }
 
