@@ -63,16 +63,16 @@ void NcclWatch::Await(int64_t mark, const NcclTransfer& transfer) {
 
 void NcclWatch::LetGo(int64_t mark) {
   const std::lock_guard<std::mutex> lock(mutex_);
-  const auto found = std::find_if(awaited_.begin(), awaited_.end(),
+  const auto found = std::find_if(awaited_.rbegin(), awaited_.rend(),
                                   [mark](const Awaited& awaited) { return awaited.mark == mark; });
-  OT_CHECK(found != awaited_.end() && !found->let_go);
+  OT_CHECK(found != awaited_.rend() && !found->let_go);
   found->let_go = true;
 }
 
 void NcclWatch::Drain() {
+  const auto holds = [](const Awaited& awaited) { return !awaited.reached || awaited.let_go; };
   std::unique_lock<std::mutex> lock(mutex_);
-  while (std::any_of(awaited_.begin(), awaited_.end(),
-                     [](const Awaited& awaited) { return !awaited.reached; })) {
+  while (std::any_of(awaited_.begin(), awaited_.end(), holds)) {
     lock.unlock();
     const std::string reason = Look();
     if (!reason.empty()) End(reason);

@@ -57,7 +57,7 @@ class NcclWatch {
   // A transfer whose end is at a mark; the mark is released once it was reached and let go.
   void Await(int64_t mark, const NcclTransfer& transfer);
   void LetGo(int64_t mark);
-  // Waits until no transfer is in flight.
+  // Waits until no transfer is in flight and what was let go is released.
   void Drain();
 
   // Runs call(), a call of NCCL (or several of one NCCL group), unless the process is ending; ends
