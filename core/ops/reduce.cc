@@ -13,7 +13,7 @@ void WeightedSum(const Context& context, const WeightedSumArgs& args) {
     OT_CHECK_EQ(args.x.elements(), args.w.elements());
   }
   if (args.w.elements() == 0) {
-    if (!args.accumulate) args.out.data<double>()[0] = 0;
+    if (!args.accumulate) Fill(context, {.x = args.out, .value = 0});
     return;
   }
   OT_CHECK(context.kernels().weighted_sum != nullptr) << "this backend lacks weighted_sum";

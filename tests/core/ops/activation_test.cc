@@ -56,7 +56,7 @@ TEST(SwiGlu, MatchesTheFormula) {
   Buffer gate(DType::kF64, {1, n}), up(DType::kF64, {1, n}), y(DType::kF64, {1, n});
   FillGate(gate);
   FillUp(up);
-  const ScratchContext context(0);
+  const ScratchContext context(0, CpuDevice());
   SwiGluForward(*context, {gate.tensor(), up.tensor(), y.tensor()});
   std::vector<double> expected;
   for (int64_t i = 0; i < n; ++i)
@@ -71,7 +71,7 @@ TEST(SwiGlu, GradientMatchesDifferences) {
   FillGate(gate);
   FillUp(up);
   FillDy(dy);
-  const ScratchContext context(0);
+  const ScratchContext context(0, CpuDevice());
   SwiGluBackward(*context, {dy.tensor(), gate.tensor(), up.tensor(), dgate.tensor(), dup.tensor()});
   const auto loss = [&] {
     SwiGluForward(*context, {gate.tensor(), up.tensor(), y.tensor()});
@@ -104,7 +104,7 @@ TEST(SwiGlu, FarGatesSaturateAndNanStays) {
   for (const DType dtype : {DType::kF32, DType::kF64, DType::kBF16}) {
     Buffer gate(dtype, {1, 4}, {-1e4, 1e4, nan, 0}), up(dtype, {1, 4}, {1, 1, 1, 1});
     Buffer y(dtype, {1, 4}), dgate(dtype, {1, 4}), dup(dtype, {1, 4});
-    const ScratchContext context(0);
+    const ScratchContext context(0, dtype == DType::kF64 ? CpuDevice() : testing::TestedDevice());
     SwiGluForward(*context, {gate.tensor(), up.tensor(), y.tensor()});
     SwiGluBackward(*context,
                    {up.tensor(), gate.tensor(), up.tensor(), dgate.tensor(), dup.tensor()});

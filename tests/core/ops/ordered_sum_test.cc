@@ -57,7 +57,8 @@ std::vector<Buffer> Parts(DType dtype, int64_t n, int count) {
 }
 
 void SumParts(const std::vector<Buffer>& parts, const Tensor& out, Order order) {
-  const ScratchContext context(0);
+  const ScratchContext context(0,
+                               out.dtype() == DType::kF64 ? CpuDevice() : testing::TestedDevice());
   std::vector<Tensor> tensors;
   for (const Buffer& part : parts) tensors.push_back(part.tensor());
   OrderedSum(*context, {.parts = tensors, .out = out, .order = order});

@@ -20,8 +20,10 @@ using testing::Storage;
 struct Size {
   int64_t batch, length, heads, width;
 };
-// Half heads below, at and above vector widths; more rows than one block of the gain's sum.
-const std::vector<Size> kSizes = {{1, 1, 1, 2}, {2, 3, 1, 6}, {1, 9, 2, 64}, {3, 25, 3, 40}};
+// Half heads below, at and above vector widths; more rows than one block of the gain's sum; widths
+// for each way in which devices divide a head.
+const std::vector<Size> kSizes = {{1, 1, 1, 2},   {2, 3, 1, 6},    {1, 9, 2, 64},   {3, 25, 3, 40},
+                                  {1, 35, 3, 80}, {2, 17, 5, 128}, {1, 33, 2, 272}, {1, 3, 2, 544}};
 constexpr double kTheta = 10000;
 
 void FillX(Buffer& b) { FillNormal(b, 1, 2); }
@@ -137,7 +139,7 @@ TEST(QkNormRope, RotatesHalfSplitPairsByPositionTimesFrequency) {
     FillX(x);
     FillGain(gain);
     FillRopeTables(kTheta, false, {cosine.tensor(), sine.tensor()});
-    const ScratchContext context(0);
+    const ScratchContext context(0, dtype == DType::kF64 ? CpuDevice() : testing::TestedDevice());
     QkNormRopeForward(*context, {.x = x.tensor(),
                                  .gain = gain.tensor(),
                                  .y = y.tensor(),
@@ -178,7 +180,8 @@ TEST(QkNormRope, GradientMatchesDifferences) {
   FillDy(dy);
   const RopeTables tables = {cosine.tensor(), sine.tensor()};
   FillRopeTables(100, false, tables);
-  const ScratchContext context(QkNormRopeBackwardScratch(rows, heads, width, DType::kF64));
+  const ScratchContext context(QkNormRopeBackwardScratch(rows, heads, width, DType::kF64),
+                               CpuDevice());
   const auto loss = [&] {
     QkNormRopeForward(*context, {.x = x.tensor(),
                                  .gain = gain.tensor(),

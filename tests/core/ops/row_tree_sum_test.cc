@@ -15,8 +15,16 @@
 namespace overtok {
 namespace {
 
+using testing::Buffer;
 using testing::ScratchContext;
 using testing::ThreadScope;
+
+template <class T>
+Buffer BufferOf(const std::vector<T>& values, Shape shape) {
+  Buffer buffer(DTypeOf<T>(), shape);
+  std::memcpy(buffer.tensor().raw(), values.data(), values.size() * sizeof(T));
+  return buffer;
+}
 
 // Contributions of `trees` times `leaves` parts to `rows` rows; each part has a row with
 // `probability`, and every row has one at least.
@@ -61,21 +69,27 @@ struct Contributions {
     starts.push_back(static_cast<uint32_t>(order.size()));
   }
 
-  std::vector<float> Sum() {
+  std::vector<float> Sum() const {
     const ScratchContext context(0);
     const auto n = static_cast<int64_t>(order.size());
-    std::vector<float> out(static_cast<size_t>(rows * width), -7);
-    RowTreeSum(*context, {.contributions = Tensor(compact.data(), {n, width}),
-                          .order = Tensor(order.data(), {n}),
-                          .starts = Tensor(starts.data(), {rows + 1}),
+    const Buffer contributions = BufferOf(compact, {n, width}), orders = BufferOf(order, {n});
+    const Buffer begins = BufferOf(starts, {rows + 1});
+    Buffer out(DType::kF32, {rows, width});
+    out.Poison();
+    RowTreeSum(*context, {.contributions = contributions.tensor(),
+                          .order = orders.tensor(),
+                          .starts = begins.tensor(),
                           .part_begin = part_begin,
                           .leaves = leaves,
-                          .out = Tensor(out.data(), {rows, width})});
-    return out;
+                          .out = out.tensor()});
+    EXPECT_TRUE(out.GuardsIntact());
+    const float* values = out.tensor().data<float>();
+    return {values, values + out.size()};
   }
 
+  // By the CPU: an order is the same on all devices.
   std::vector<float> DenseSum() {
-    const ScratchContext context(0);
+    const ScratchContext context(0, CpuDevice());
     std::vector<std::vector<float>> trees;
     std::vector<Tensor> tree_tensors;
     const auto per_tree = static_cast<size_t>(leaves);
