@@ -1,6 +1,8 @@
 // Entry points of attention: they check and call the kernel of the context's table.
 #include "core/ops/attention.h"
 
+#include <algorithm>
+
 #include "core/cpu/attention_layout.h"
 #include "core/ops/check_args.h"
 
@@ -71,9 +73,12 @@ void AttentionBackward(const Context& context, const AttentionBackwardArgs& args
 int64_t AttentionScratch(int64_t batch, int64_t length, int64_t heads, int64_t kv_heads,
                          int64_t width, DType dtype) {
   if (batch * length * heads * kv_heads * width == 0) return 0;
-  return dtype == DType::kF64
-             ? cpu::AttentionScratchBytes<double>(batch, length, heads, kv_heads, width)
-             : cpu::AttentionScratchBytes<float>(batch, length, heads, kv_heads, width);
+  if (dtype == DType::kF64) {
+    return cpu::AttentionScratchBytes<double>(batch, length, heads, kv_heads, width);
+  }
+  // Other devices keep o . dout of every query, [B, H, S] f32.
+  const int64_t dots = batch * heads * length * static_cast<int64_t>(sizeof(float));
+  return std::max(dots, cpu::AttentionScratchBytes<float>(batch, length, heads, kv_heads, width));
 }
 
 }  // namespace overtok
