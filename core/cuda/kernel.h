@@ -25,9 +25,12 @@
 #include "core/context.h"
 #include "core/tensor.h"
 
+// Before a loop of a constant count whose arrays have to stay in registers.
 #if defined(__CUDACC__)
+#define OT_UNROLL _Pragma("unroll")
 #define OT_BACKEND cuda
 #else
+#define OT_UNROLL
 #ifndef OT_BACKEND
 #define OT_BACKEND emulated  // or `checked`: the same with every access looked at
 #endif
