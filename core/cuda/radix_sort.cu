@@ -44,39 +44,31 @@ __device__ __forceinline__ unsigned WarpPrefix(unsigned value) {
   }
   return value;
 }
-// Sum of the values of the threads before this one; `room`: shared, kWarps elements, free before;
-// `total`: of all.
-__device__ __forceinline__ unsigned BlockPrefix(unsigned value, unsigned* room, unsigned* total) {
+// Sum of the values of the threads before this one; `room`: shared, kWarps elements.
+__device__ __forceinline__ unsigned BlockPrefix(unsigned value, unsigned* room) {
   const unsigned prefix = WarpPrefix(value);
   if (Lane() == kWarp - 1) room[WarpIndex()] = prefix;
   SyncThreads();
-  unsigned before = 0, sum = 0;
-  for (int w = 0; w < kWarps; ++w) {
-    if (w < WarpIndex()) before += room[w];
-    sum += room[w];
-  }
-  SyncThreads();
-  *total = sum;
+  unsigned before = 0;
+  for (int w = 0; w < WarpIndex(); ++w) before += room[w];
   return before + prefix - value;
 }
 
-// A block for each digit: its counts become the number of its words in earlier tiles; totals[digit]
+// A warp for each digit: its counts become the number of its words in earlier tiles; totals[digit]
 // is the number in all.
 __global__ void __launch_bounds__(kThreads)
     PlaceKernel(unsigned* counts, int64_t tiles, unsigned* totals) {
-  Shared shared;
-  auto* room = shared.Take<unsigned>(kWarps);
-  unsigned* of_digit = counts + int64_t{blockIdx.x} * tiles;
+  const int64_t digit = int64_t{blockIdx.x} * kWarps + WarpIndex();
+  unsigned* of_digit = counts + digit * tiles;
   unsigned before = 0;
-  for (int64_t first = 0; first < tiles; first += kThreads) {
-    const int64_t tile = first + threadIdx.x;
-    unsigned total = 0;
+  for (int64_t first = 0; first < tiles; first += kWarp) {
+    const int64_t tile = first + Lane();
     const unsigned count = tile < tiles ? of_digit[tile] : 0;
-    const unsigned prefix = BlockPrefix(count, room, &total);
-    if (tile < tiles) of_digit[tile] = before + prefix;
-    before += total;
+    const unsigned prefix = WarpPrefix(count);
+    if (tile < tiles) of_digit[tile] = before + prefix - count;
+    before += Shuffle(prefix, kWarp - 1);
   }
-  if (threadIdx.x == 0) totals[blockIdx.x] = before;
+  if (Lane() == 0) totals[digit] = before;
 }
 
 // Bit l: whether lane l's digit is this lane's; lanes without a word (all ones) are told apart by
@@ -91,7 +83,7 @@ __device__ __forceinline__ unsigned LanesLikeThis(unsigned digit) {
   return same;
 }
 
-__global__ void __launch_bounds__(kThreads)
+__global__ void __launch_bounds__(kThreads, 4)
     MoveKernel(const uint64_t* words, int64_t n, int shift, const unsigned* counts,
                const unsigned* totals, uint64_t* moved) {
   Shared shared;
@@ -112,9 +104,8 @@ __global__ void __launch_bounds__(kThreads)
 
   // The place of each warp's first word of this thread's digit.
   const int digit_here = static_cast<int>(threadIdx.x);
-  unsigned total = 0;
-  unsigned place = BlockPrefix(totals[digit_here], room, &total) +
-                   counts[int64_t{threadIdx.x} * gridDim.x + blockIdx.x];
+  unsigned place =
+      BlockPrefix(totals[digit_here], room) + counts[int64_t{threadIdx.x} * gridDim.x + blockIdx.x];
   for (int w = 0; w < kWarps; ++w) {
     unsigned* of_warp = next + w * kSortDigits + digit_here;
     const unsigned count = *of_warp;
@@ -149,10 +140,8 @@ const uint64_t* RadixSort(const Context& context, uint64_t* a, uint64_t* b, unsi
         "RadixSortCount", context,
         {.blocks = tiles, .threads = kThreads, .shared_bytes = SharedBytes<unsigned>(kSortDigits)},
         CountKernel, a, n, shift, counts);
-    Launch(
-        "RadixSortPlace", context,
-        {.blocks = kSortDigits, .threads = kThreads, .shared_bytes = SharedBytes<unsigned>(kWarps)},
-        PlaceKernel, counts, tiles, totals);
+    Launch("RadixSortPlace", context, {.blocks = kSortDigits / kWarps, .threads = kThreads},
+           PlaceKernel, counts, tiles, totals);
     Launch("RadixSortMove", context,
            {.blocks = tiles,
             .threads = kThreads,

@@ -62,9 +62,9 @@ TEST(RadixSort, SortsAnySizeByOneByteToFour) {
   }
 }
 
-// More tiles than the 256 threads that find the places of one digit's counts.
-TEST(RadixSort, MoreTilesThanThreads) {
-  ExpectSorted(PairsOf(RandomIds(257 * emulated::kSortTile + 5, 200)), 199);
+// More tiles than the 32 threads that find the places of one digit's counts.
+TEST(RadixSort, MoreTilesThanAWarpHasThreads) {
+  ExpectSorted(PairsOf(RandomIds(67 * emulated::kSortTile + 5, 200)), 199);
 }
 
 TEST(RadixSort, EqualIdsKeepTheirOrder) {
