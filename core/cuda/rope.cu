@@ -12,9 +12,9 @@
 namespace overtok::OT_BACKEND {
 namespace {
 
-// Forward: 32 groups of 8 lanes a block. Each takes two heads and has both under way at once: with
-// six blocks resident an SM waits for 48 KB of heads of 128 bf16 values, and 4.8 TB/s over the
-// microsecond that memory takes are 36 KB an SM.
+// Forward: 32 groups of 8 lanes a block. Each takes two heads and has both under way at once: a
+// block waits for 16 KB of heads of 128 bf16 values, an SM with three of them for 48 KB, and 4.8
+// TB/s over the microsecond that memory takes are 36 KB an SM.
 constexpr int kThreads = 256;
 constexpr int kGroupHeads = 2;
 // Backward: the heads of kBlockRows tokens; 64 groups of 8 lanes, so that 4096 tokens, 128 blocks,
@@ -70,7 +70,7 @@ struct ForwardTensors {
 };
 
 template <class S, int N, int kGroup, int kHeld>
-__global__ void __launch_bounds__(kThreads, kHeld > 0 ? 4 : 1) ForwardKernel(ForwardTensors<S> t) {
+__global__ void __launch_bounds__(kThreads, kHeld > 0 ? 3 : 1) ForwardKernel(ForwardTensors<S> t) {
   constexpr int kSlots = kHeld > 0 ? kHeld : 1;
   constexpr uint32_t kGroups = kThreads / kGroup;
   const int member = static_cast<int>(threadIdx.x) % kGroup;

@@ -22,8 +22,8 @@ struct Size {
 };
 // One row, widths that no vector divides, more rows than one block of the gain's sum (32), and a
 // width for each way in which devices divide a row.
-const std::vector<Size> kSizes = {{1, 1},    {1, 64},    {5, 17},    {33, 48},  {130, 100},
-                                  {65, 512}, {34, 1032}, {33, 2056}, {3, 4104}, {3, 8200}};
+const std::vector<Size> kSizes = {{1, 1},    {1, 64},    {5, 17},   {33, 48},  {130, 100},
+                                  {65, 512}, {33, 1032}, {2, 2056}, {2, 4104}, {2, 8200}};
 
 void FillX(Buffer& b) { FillNormal(b, 1, 2); }
 void FillGain(Buffer& b) { FillUniform(b, 2, 0.5, 1.5); }
@@ -185,6 +185,27 @@ TEST(RmsNorm, GradientMatchesDifferences) {
                              .dx = over.tensor(),
                              .dgain = dgain.tensor()});
   EXPECT_TRUE(over.SameBits(dx));
+}
+
+// More blocks of rows than a device sums at a time (128). With dy = x = 1 / rstd = 1 every row adds
+// 1 to the gain's gradient, so that a row left out or taken twice is seen.
+TEST(RmsNorm, EveryOfManyRowsReachesTheGain) {
+  const int64_t rows = 140 * 32 + 7;
+  Buffer x(DType::kF32, {rows, 1}), gain(DType::kF32, {1}, {1}), rstd(DType::kF32, {rows});
+  Buffer dx(DType::kF32, {rows, 1}), dgain(DType::kF32, {1}, {3});
+  for (int64_t t = 0; t < rows; ++t) {
+    x.Set(t, 1);
+    rstd.Set(t, 1);
+  }
+  const ScratchContext context(RmsNormBackwardScratch(rows, 1, DType::kF32));
+  RmsNormBackward(*context, {.dy = x.tensor(),
+                             .x = x.tensor(),
+                             .gain = gain.tensor(),
+                             .rstd = rstd.tensor(),
+                             .dx = dx.tensor(),
+                             .dgain = dgain.tensor(),
+                             .accumulate_dgain = true});
+  EXPECT_EQ(dgain.Get(0), static_cast<double>(rows + 3));
 }
 
 TEST(RmsNorm, NoRowsGiveAZeroGainGradient) {
