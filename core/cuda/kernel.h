@@ -25,12 +25,15 @@
 #include "core/context.h"
 #include "core/tensor.h"
 
-// Before a loop of a constant count whose arrays have to stay in registers.
+// Before a loop of a constant count whose arrays have to stay in registers; before a rare one whose
+// copies would take registers from the rest.
 #if defined(__CUDACC__)
 #define OT_UNROLL _Pragma("unroll")
+#define OT_KEEP_LOOP _Pragma("unroll 1")
 #define OT_BACKEND cuda
 #else
 #define OT_UNROLL
+#define OT_KEEP_LOOP
 #ifndef OT_BACKEND
 #define OT_BACKEND emulated  // or `checked`: the same with every access looked at
 #endif
@@ -80,10 +83,12 @@ namespace overtok::OT_BACKEND {
 // Aligned loads and stores of N elements; the address is a multiple of sizeof(T) * N.
 template <int N, class T>
 __device__ __forceinline__ Pack<T, N> LoadPack(const T* from) {
+  CheckAligned(from, sizeof(Pack<T, N>));
   return *reinterpret_cast<const Pack<T, N>*>(from);
 }
 template <int N, class T>
 __device__ __forceinline__ void StorePack(T* to, const Pack<T, N>& pack) {
+  CheckAligned(to, sizeof(Pack<T, N>));
   *reinterpret_cast<Pack<T, N>*>(to) = pack;
 }
 

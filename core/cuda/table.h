@@ -90,9 +90,9 @@ class RowWriter {
                        uint16_t* /*room*/)
       : values_(table.value + row * table.width) {}
   // All lanes of the warp, before they write in the 32 N columns from `first` on.
-  __device__ __forceinline__ void Prepare(int64_t /*first*/) {}
+  __device__ __forceinline__ void Prepare(int /*first*/) {}
   template <int N>
-  __device__ __forceinline__ void Write(const Pack<float, N>& pack, int64_t column) {
+  __device__ __forceinline__ void Write(const Pack<float, N>& pack, int column) {
     StorePack<N>(values_ + column, pack);
   }
 
@@ -116,7 +116,7 @@ class RowWriter<bf16> {
                                                           table.sharding, table.logical_rows, row);
     low_ = static_cast<uint64_t>(logical) << 32;
   }
-  __device__ __forceinline__ void Prepare(int64_t first) {
+  __device__ __forceinline__ void Prepare(int first) {
     if (first % kRandomAhead != 0) return;
     SyncWarp();  // the bits before have been read
     const auto words = PhiloxWords(rounding_.key, low_ | static_cast<uint64_t>(first / 8 + Lane()),
@@ -127,7 +127,7 @@ class RowWriter<bf16> {
     SyncWarp();
   }
   template <int N>
-  __device__ __forceinline__ void Write(const Pack<float, N>& pack, int64_t column) {
+  __device__ __forceinline__ void Write(const Pack<float, N>& pack, int column) {
     const auto random = LoadPack<N>(room_ + column % kRandomAhead);
     Pack<bf16, N> out;
     for (int i = 0; i < N; ++i) {
@@ -150,9 +150,10 @@ class RowWriter<bf16> {
 // column of this lane's pack, whether there is one). All lanes go through every stretch together.
 template <int N, class F>
 __device__ __forceinline__ void ForEachStretch(int64_t width, const F& body) {
-  for (int64_t first = 0; first < width; first += kWarp * N) {
-    const int64_t column = first + Lane() * N;
-    body(first, column, column < width);
+  const int columns = static_cast<int>(width);
+  for (int first = 0; first < columns; first += kWarp * N) {
+    const int column = first + Lane() * N;
+    body(first, column, column < columns);
   }
 }
 

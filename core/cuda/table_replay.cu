@@ -9,6 +9,10 @@
 namespace overtok::OT_BACKEND {
 namespace {
 
+// On a multiprocessor: 24 rows under way with 1.5 KB of loads each, more than the 25 KB that the
+// memory of an H200 needs to be busy; asking for no more blocks leaves registers for all paths.
+[[maybe_unused]] constexpr int kBlocksAtOnce = 3;
+
 // A TableReplay in kernels.
 struct ReplayPointers {
   int64_t step, window;
@@ -36,6 +40,8 @@ struct ReplayPointers {
 
 __device__ __forceinline__ float DropSubnormal(float x) { return fabsf(x) < FLT_MIN ? 0.0F : x; }
 
+__device__ __forceinline__ int LowestBit(unsigned x) { return CountBits((x & (0U - x)) - 1); }
+
 // The factors of one row, by its last step.
 class RowFactors {
  public:
@@ -50,30 +56,44 @@ class RowFactors {
     // Roots of subnormal numbers are left to the steps one by one.
     const double from = replay.series_from[last];
     series_from_ = static_cast<float>(from < FLT_MIN ? static_cast<double>(FLT_MIN) : from);
-    terms_ = gap < replay.window ? gap : replay.window;
+    terms_ = static_cast<int>(gap < replay.window ? gap : replay.window);
   }
 
-  // What the silent steps take off the value of an element with moments m, v. All lanes call.
-  __device__ __forceinline__ float Move(float m, float v) const {
-    const float root = sqrtf(v);
-    const bool series = v >= series_from_, still = m == 0;
-    const float inverse = 1.0F / root, e = replay_.eps * inverse;
-    float move = m * inverse * fmaf(-e, fmaf(-e, moved_eps2_, moved_eps_), moved_);
-    // One element after the other, by all lanes.
-    for (unsigned slow = VoteBallot(!series && !still); slow != 0; slow &= slow - 1) {
-      const int lane = CountBits((slow & (0U - slow)) - 1);
-      const float sum = StepByStep(Shuffle(root, lane));
-      if (Lane() == lane) move = m * sum;
+  // What the silent steps take off the values of elements with moments m, v. All lanes call.
+  template <int N>
+  __device__ __forceinline__ Pack<float, N> Move(const Pack<float, N>& m,
+                                                 const Pack<float, N>& v) const {
+    Pack<float, N> move;
+    unsigned slow = 0;  // bit i: element i goes through the steps
+    OT_UNROLL for (int i = 0; i < N; ++i) {
+      const bool series = v.v[i] >= series_from_, still = m.v[i] == 0;
+      const float inverse = 1.0F / sqrtf(v.v[i]), e = replay_.eps * inverse;
+      const float sum = fmaf(-e, fmaf(-e, moved_eps2_, moved_eps_), moved_);
+      move.v[i] = still ? 0.0F : m.v[i] * inverse * sum;
+      if (!series && !still) slow |= 1U << i;
     }
-    return still ? 0.0F : move;
+    // One element after the other, by all lanes.
+    OT_KEEP_LOOP for (unsigned lanes = VoteBallot(slow != 0); lanes != 0; lanes &= lanes - 1) {
+      const int lane = LowestBit(lanes);
+      OT_KEEP_LOOP for (unsigned left = Shuffle(slow, lane); left != 0; left &= left - 1) {
+        const int element = LowestBit(left);
+        float second = 0;
+        OT_UNROLL for (int i = 0; i < N; ++i) second = i == element ? v.v[i] : second;
+        const float sum = StepByStep(sqrtf(Shuffle(second, lane)));
+        OT_UNROLL for (int i = 0; i < N; ++i) {
+          if (i == element && Lane() == lane) move.v[i] = m.v[i] * sum;
+        }
+      }
+    }
+    return move;
   }
 
   float kept, power1, power2;
 
  private:
-  __device__ float StepByStep(float root) const {
+  __device__ __forceinline__ float StepByStep(float root) const {
     float sum = 0;
-    for (int64_t j = Lane(); j < terms_; j += kWarp) {
+    OT_KEEP_LOOP for (int j = Lane(); j < terms_; j += kWarp) {
       const int64_t i = last_ + j;
       const auto above =
           static_cast<float>(replay_.gain[i] * replay_.power1[j + 1] * replay_.kept[i + 1]);
@@ -84,7 +104,8 @@ class RowFactors {
   }
 
   const ReplayPointers& replay_;
-  int64_t last_, terms_;
+  int64_t last_;
+  int terms_;
   float moved_, moved_eps_, moved_eps2_, series_from_;
 };
 
@@ -92,7 +113,7 @@ class RowFactors {
 template <int N, class S, class Writer>
 __device__ __forceinline__ void ScaleRow(const S* value, int64_t width, float kept,
                                          Writer& writer) {
-  ForEachStretch<N>(width, [&](int64_t first, int64_t column, bool here) {
+  ForEachStretch<N>(width, [&](int first, int column, bool here) {
     writer.Prepare(first);
     if (!here) return;
     auto x = LoadFloats<N>(value + column);
@@ -114,7 +135,7 @@ __device__ __forceinline__ void ReplayWithoutFirst(const TablePointers<S>& table
       return;
     }
     float* v = table.v + row * table.width;
-    ForEachStretch<N>(table.width, [&](int64_t /*first*/, int64_t column, bool here) {
+    ForEachStretch<N>(table.width, [&](int /*first*/, int column, bool here) {
       if (!here) return;
       auto pack = LoadPack<N>(v + column);
       for (int i = 0; i < N; ++i) pack.v[i] = DropSubnormal(factors.power2 * pack.v[i]);
@@ -130,8 +151,9 @@ __device__ __forceinline__ void ReplayByRow(const TablePointers<S>& table,
                                             Writer& writer) {
   const S* value = table.value + row * table.width;
   float* m = table.m + row * table.width;
-  const float second = table.v[row], factor = factors.Move(1, second);
-  ForEachStretch<N>(table.width, [&](int64_t first, int64_t column, bool here) {
+  const float second = table.v[row];
+  const float factor = factors.Move<1>({{1.0F}}, {{second}}).v[0];
+  ForEachStretch<N>(table.width, [&](int first, int column, bool here) {
     writer.Prepare(first);
     if (!here) return;
     auto x = LoadFloats<N>(value + column), first_moment = LoadPack<N>(m + column);
@@ -156,7 +178,7 @@ __device__ __forceinline__ void ReplayByElement(const TablePointers<S>& table,
   const S* value = table.value + row * table.width;
   float* m = table.m + row * table.width;
   float* v = table.v + row * table.width;
-  ForEachStretch<N>(table.width, [&](int64_t first, int64_t column, bool here) {
+  ForEachStretch<N>(table.width, [&](int first, int column, bool here) {
     writer.Prepare(first);
     Pack<float, N> x = {}, m0 = {}, v0 = {};
     if (here) {
@@ -164,8 +186,9 @@ __device__ __forceinline__ void ReplayByElement(const TablePointers<S>& table,
       m0 = LoadPack<N>(m + column);
       v0 = LoadPack<N>(v + column);
     }
+    const auto move = factors.Move<N>(m0, v0);
     for (int i = 0; i < N; ++i) {
-      x.v[i] = fmaf(factors.kept, x.v[i], -factors.Move(m0.v[i], v0.v[i]));
+      x.v[i] = fmaf(factors.kept, x.v[i], -move.v[i]);
       m0.v[i] = DropSubnormal(factors.power1 * m0.v[i]);
       v0.v[i] *= factors.power2;
       // While m is not zero a small v still divides it.
@@ -211,7 +234,7 @@ __device__ __forceinline__ int64_t LastStep(const TablePointers<S>& table, int64
 }
 
 template <int N, class S>
-__global__ void __launch_bounds__(kTableThreads)
+__global__ void __launch_bounds__(kTableThreads, kBlocksAtOnce)
     ReplayKernel(TablePointers<S> table, ReplayPointers replay, const uint32_t* rows, int64_t count,
                  Rounding rounding) {
   Shared shared;
@@ -230,9 +253,9 @@ __global__ void __launch_bounds__(kTableThreads)
 template <class Y>
 struct CopyWriter {
   Y* y;
-  __device__ __forceinline__ void Prepare(int64_t /*first*/) {}
+  __device__ __forceinline__ void Prepare(int /*first*/) {}
   template <int N>
-  __device__ __forceinline__ void Write(const Pack<float, N>& pack, int64_t column) {
+  __device__ __forceinline__ void Write(const Pack<float, N>& pack, int column) {
     Pack<Y, N> out;
     for (int i = 0; i < N; ++i) out.v[i] = FromFloat<Y>(pack.v[i]);
     StorePack<N>(y + column, out);
@@ -240,7 +263,7 @@ struct CopyWriter {
 };
 
 template <int N, class S, class Y>
-__global__ void __launch_bounds__(kTableThreads)
+__global__ void __launch_bounds__(kTableThreads, kBlocksAtOnce)
     LookupKernel(TablePointers<S> table, ReplayPointers replay, const uint32_t* ids, Y* y,
                  int64_t count) {
   const int64_t t = WarpOfGrid();
@@ -248,7 +271,7 @@ __global__ void __launch_bounds__(kTableThreads)
   CopyWriter<Y> writer = {y + t * table.width};
   const uint32_t id = ids[t];
   if (id == kNoRow) {
-    ForEachStretch<N>(table.width, [&](int64_t /*first*/, int64_t column, bool here) {
+    ForEachStretch<N>(table.width, [&](int /*first*/, int column, bool here) {
       if (here) writer.template Write<N>(Pack<float, N>{}, column);
     });
     return;

@@ -29,7 +29,7 @@ AdamConstants Constants(const TableUpdateArgs& args) {
 template <int N>
 __device__ __forceinline__ double MeanSquare(const float* gradient, double clip, int64_t width) {
   double sum = 0;
-  for (int64_t column = Lane() * N; column < width; column += kWarp * N) {
+  for (int column = Lane() * N; column < width; column += kWarp * N) {
     const auto pack = LoadPack<N>(gradient + column);
     for (int i = 0; i < N; ++i) {
       const double g = pack.v[i];
@@ -54,7 +54,7 @@ struct RowUpdate {
   __device__ __forceinline__ void Each(const F& f) const {
     const S* value = table.value + row * table.width;
     const auto factor = static_cast<float>(clip);
-    ForEachStretch<N>(table.width, [&](int64_t first, int64_t column, bool here) {
+    ForEachStretch<N>(table.width, [&](int first, int column, bool here) {
       writer.Prepare(first);
       if (!here) return;
       auto x = LoadFloats<N>(value + column), g = LoadPack<N>(gradient + column);
@@ -65,7 +65,7 @@ struct RowUpdate {
   }
 
   // The first moments after the step, in g's place; without them it stays the gradient.
-  __device__ __forceinline__ void FirstMoments(int64_t column, Pack<float, N>& g) const {
+  __device__ __forceinline__ void FirstMoments(int column, Pack<float, N>& g) const {
     if (table.m == nullptr) return;
     float* at = table.m + row * table.width + column;
     auto m = LoadPack<N>(at);
@@ -77,7 +77,7 @@ struct RowUpdate {
   // 0 / (0 + eps) is 0 even where eps rounds to 0: nothing moves where the numerator is 0.
   __device__ __forceinline__ void Adam() const {
     float* v = table.v + row * table.width;
-    Each([&](int64_t column, Pack<float, N>& g, Pack<float, N>& x) {
+    Each([&](int column, Pack<float, N>& g, Pack<float, N>& x) {
       auto v1 = LoadPack<N>(v + column);
       for (int i = 0; i < N; ++i) v1.v[i] = scalars.adam.SecondMoment(v1.v[i], g.v[i]);
       StorePack<N>(v + column, v1);
@@ -90,7 +90,7 @@ struct RowUpdate {
   }
   __device__ __forceinline__ void Adagrad() const {
     float* v = table.v + row * table.width;
-    Each([&](int64_t column, Pack<float, N>& g, Pack<float, N>& x) {
+    Each([&](int column, Pack<float, N>& g, Pack<float, N>& x) {
       auto v1 = LoadPack<N>(v + column);
       for (int i = 0; i < N; ++i) {
         v1.v[i] = fmaf(g.v[i], g.v[i], v1.v[i]);
@@ -103,7 +103,7 @@ struct RowUpdate {
 
   // With the row's second moment `v`, `factor` times what moves it.
   __device__ __forceinline__ void MoveBy(float factor) const {
-    Each([&](int64_t column, Pack<float, N>& g, Pack<float, N>& x) {
+    Each([&](int column, Pack<float, N>& g, Pack<float, N>& x) {
       FirstMoments(column, g);
       for (int i = 0; i < N; ++i) x.v[i] -= g.v[i] == 0 ? 0.0F : factor * g.v[i];
     });
@@ -128,7 +128,7 @@ struct RowUpdate {
     MoveBy(static_cast<float>(scalars.rate / (sqrt(v) + scalars.eps)));
   }
   __device__ __forceinline__ void Sgd() const {
-    Each([&](int64_t /*column*/, Pack<float, N>& g, Pack<float, N>& x) {
+    Each([&](int /*column*/, Pack<float, N>& g, Pack<float, N>& x) {
       for (int i = 0; i < N; ++i) x.v[i] = fmaf(-scalars.rate_f32, g.v[i], x.v[i]);
     });
   }

@@ -375,6 +375,20 @@ TEST(Table, Bf16RowsAreRoundedAsOnTheCpu) {
       update(TestContext(), value);
       update(CpuContext(), on_cpu);
       EXPECT_TRUE(value.SameBits(on_cpu)) << width;
+      // A replay of rows without momentum is one product an element.
+      const Replay replay(40, kEps, 0.5);
+      const auto catch_up = [&](const Context& context, const Buffer& out) {
+        const Buffer m(DType::kF32, {kMany, width}, start), v(m), last(DType::kU32, {kMany});
+        TableReplayRows(context, {.state = {out.tensor(), m.tensor(), v.tensor(), last.tensor()},
+                                  .rule = Adam(),
+                                  .replay = *replay,
+                                  .rows = rows.tensor(),
+                                  .random_key = 78});
+      };
+      catch_up(TestContext(), value);
+      EXPECT_FALSE(value.SameBits(on_cpu)) << width;
+      catch_up(CpuContext(), on_cpu);
+      EXPECT_TRUE(value.SameBits(on_cpu)) << width;
     }
   }
 }
