@@ -86,6 +86,7 @@ class Checker {
   void WarpBarrier(uint32_t warp) { warps_[warp] = ++now_; }
 
   void Check(uintptr_t at, int64_t bytes, Access access);
+  [[noreturn]] void Fail(const std::string& what, uintptr_t at, int64_t bytes, Access access);
 
  private:
   struct Place {
@@ -98,7 +99,6 @@ class Checker {
   bool IsConstant(uintptr_t at, int64_t bytes) const;
   bool Ordered(uint64_t word, uint64_t since) const;
   uint64_t Merge(uint64_t word, uint64_t since) const;
-  [[noreturn]] void Fail(const std::string& what, uintptr_t at, int64_t bytes, Access access);
   [[noreturn]] void FailRace(const Place& place, uint64_t word, bool write, uintptr_t at,
                              int64_t bytes, Access access);
   std::string Where(const KnownBlock* block, uintptr_t at) const;
@@ -322,6 +322,11 @@ Range RangeOf(const void* begin, int64_t bytes) {
 void CheckAccess(uintptr_t at, int64_t bytes, Access access) {
   const Unwatched unwatched;
   Checker::Instance().Check(at, bytes, access);
+}
+
+void FailAlignment(uintptr_t at, int64_t bytes, Access access) {
+  const Unwatched unwatched;
+  Checker::Instance().Fail("the address is no multiple of the access's size", at, bytes, access);
 }
 
 void CheckedLaunchBegins(const char* kernel, const void* arguments, int64_t argument_bytes) {

@@ -7,7 +7,8 @@
 //     and nothing in between that orders them: a barrier of the block, or of the warp; blocks of
 //     one launch are never ordered;
 //   - reads a byte that nobody has written: shared memory at first, and what was marked;
-//   - touches bytes that an asynchronous copy is under way to.
+//   - touches bytes that an asynchronous copy is under way to;
+//   - is not aligned as its type asks for, which a GPU refuses.
 // Accesses are told in the order in which the emulator runs the threads, but judged by what orders
 // them, so that a race is found whether or not the order at hand makes it harmless.
 //
@@ -45,6 +46,16 @@ void CheckAccess(uintptr_t at, int64_t bytes, Access access);
 inline void Touch(const volatile void* at, int64_t bytes, Access access) {
   if (!watch.on) return;
   const auto address = reinterpret_cast<uintptr_t>(at);
+  if (address - watch.stack < watch.stack_bytes) return;
+  CheckAccess(address, bytes, access);
+}
+
+// The same at a multiple of `bytes`.
+[[noreturn]] void FailAlignment(uintptr_t at, int64_t bytes, Access access);
+inline void TouchAligned(const volatile void* at, int64_t bytes, Access access) {
+  if (!watch.on) return;
+  const auto address = reinterpret_cast<uintptr_t>(at);
+  if (address % static_cast<uintptr_t>(bytes) != 0) FailAlignment(address, bytes, access);
   if (address - watch.stack < watch.stack_bytes) return;
   CheckAccess(address, bytes, access);
 }

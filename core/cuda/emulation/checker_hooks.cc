@@ -12,39 +12,43 @@
 
 using overtok::emulation::Access;
 using overtok::emulation::Touch;
+using overtok::emulation::TouchAligned;
 
 #define OT_PLAIN_HOOKS(size)                                                                \
-  void __tsan_read##size(void* at) { Touch(at, size, Access::kRead); }                      \
-  void __tsan_write##size(void* at) { Touch(at, size, Access::kWrite); }                    \
+  void __tsan_read##size(void* at) { TouchAligned(at, size, Access::kRead); }               \
+  void __tsan_write##size(void* at) { TouchAligned(at, size, Access::kWrite); }             \
   void __tsan_unaligned_read##size(void* at) { Touch(at, size, Access::kRead); }            \
   void __tsan_unaligned_write##size(void* at) { Touch(at, size, Access::kWrite); }          \
-  void __tsan_volatile_read##size(void* at) { Touch(at, size, Access::kRead); }             \
-  void __tsan_volatile_write##size(void* at) { Touch(at, size, Access::kWrite); }           \
+  void __tsan_volatile_read##size(void* at) { TouchAligned(at, size, Access::kRead); }      \
+  void __tsan_volatile_write##size(void* at) { TouchAligned(at, size, Access::kWrite); }    \
   void __tsan_unaligned_volatile_read##size(void* at) { Touch(at, size, Access::kRead); }   \
   void __tsan_unaligned_volatile_write##size(void* at) { Touch(at, size, Access::kWrite); } \
   void __tsan_read_write##size(void* at) {                                                  \
     Touch(at, size, Access::kRead);                                                         \
     Touch(at, size, Access::kWrite);                                                        \
   }                                                                                         \
-  void __tsan_unaligned_read_write##size(void* at) { __tsan_read_write##size(at); }
+  void __tsan_unaligned_read_write##size(void* at) {                                        \
+    Touch(at, size, Access::kRead);                                                         \
+    Touch(at, size, Access::kWrite);                                                        \
+  }
 
 // Orders are ignored: kernels run one fiber at a time, and host code gets the strongest.
 #define OT_FETCH_HOOK(bits, type, name)                                               \
   type __tsan_atomic##bits##_fetch_##name(volatile type* at, type x, int /*order*/) { \
-    Touch(at, sizeof(type), Access::kAtomic);                                         \
+    TouchAligned(at, sizeof(type), Access::kAtomic);                                  \
     return __atomic_fetch_##name(at, x, __ATOMIC_SEQ_CST);                            \
   }
 #define OT_ATOMIC_HOOKS(bits, type)                                                                \
   type __tsan_atomic##bits##_load(const volatile type* at, int /*order*/) {                        \
-    Touch(at, sizeof(type), Access::kAtomic);                                                      \
+    TouchAligned(at, sizeof(type), Access::kAtomic);                                               \
     return __atomic_load_n(at, __ATOMIC_SEQ_CST);                                                  \
   }                                                                                                \
   void __tsan_atomic##bits##_store(volatile type* at, type x, int /*order*/) {                     \
-    Touch(at, sizeof(type), Access::kAtomic);                                                      \
+    TouchAligned(at, sizeof(type), Access::kAtomic);                                               \
     __atomic_store_n(at, x, __ATOMIC_SEQ_CST);                                                     \
   }                                                                                                \
   type __tsan_atomic##bits##_exchange(volatile type* at, type x, int /*order*/) {                  \
-    Touch(at, sizeof(type), Access::kAtomic);                                                      \
+    TouchAligned(at, sizeof(type), Access::kAtomic);                                               \
     return __atomic_exchange_n(at, x, __ATOMIC_SEQ_CST);                                           \
   }                                                                                                \
   OT_FETCH_HOOK(bits, type, add)                                                                   \
@@ -55,7 +59,7 @@ using overtok::emulation::Touch;
   OT_FETCH_HOOK(bits, type, nand)                                                                  \
   int __tsan_atomic##bits##_compare_exchange_strong(volatile type* at, type* expected, type x,     \
                                                     int /*order*/, int /*failure*/) {              \
-    Touch(at, sizeof(type), Access::kAtomic);                                                      \
+    TouchAligned(at, sizeof(type), Access::kAtomic);                                               \
     return __atomic_compare_exchange_n(at, expected, x, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST) \
                ? 1                                                                                 \
                : 0;                                                                                \

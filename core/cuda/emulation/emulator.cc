@@ -415,6 +415,14 @@ void WaitForGroups(int open) {
   fiber.copies_done = fiber.groups_done = 0;
 }
 
+void Misaligned(const void* at, uint64_t bytes) {
+  const Unwatched unwatched;
+  OT_CHECK(false) << current_block->kernel << ", block " << current_block->number << ", thread "
+                  << current_thread->number << ": a pack of " << bytes << " bytes at " << at
+                  << ", which is no multiple of its size";
+  __builtin_unreachable();
+}
+
 void ReadRow(const char* call, const void* row) {
   OT_CHECK_EQ(reinterpret_cast<uintptr_t>(row) % 16, 0U)
       << current_block->kernel << ": " << call << " wants rows at multiples of 16 bytes";

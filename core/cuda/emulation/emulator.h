@@ -78,6 +78,8 @@ void* TakeShared(int64_t bytes, int64_t* taken);
 void CopyLater(void* shared, const void* from);
 void CloseGroup();
 void WaitForGroups(int open);
+// Ends the program.
+[[noreturn]] void Misaligned(const void* at, uint64_t bytes);
 // The running thread reads 16 aligned bytes, in a collective call.
 void ReadRow(const char* call, const void* row);
 

@@ -40,6 +40,11 @@ class Shared {
   int64_t taken_ = 0;
 };
 
+// Packs move as one on a GPU, which refuses addresses that are no multiples of their size.
+inline void CheckAligned(const void* at, uint64_t bytes) {
+  if (reinterpret_cast<uintptr_t>(at) % bytes != 0) emulation::Misaligned(at, bytes);
+}
+
 inline void SyncThreads() { emulation::Barrier(); }
 inline void SyncWarp() {
   emulation::CallWarp({.name = "SyncWarp",

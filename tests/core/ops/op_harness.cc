@@ -86,6 +86,12 @@ void RunOnce(const OpDescription& op, DType act, std::vector<Buffer>& buffers) {
   for (size_t i = 0; i < buffers.size(); ++i) {
     EXPECT_TRUE(buffers[i].GuardsIntact())
         << op.name << " " << NameOf(act) << ": wrote outside " << op.operands[i].name;
+    if (act == DType::kF64) buffers[i].CountAsWritten();
+    if (op.operands[i].role == Role::kOutput) {
+      EXPECT_EQ(buffers[i].FirstUnwritten(), -1)
+          << op.name << " " << NameOf(act) << " did not write this element of "
+          << op.operands[i].name;
+    }
     if (op.operands[i].role == Role::kInput) {
       EXPECT_TRUE(buffers[i].SameBits(before[i]))
           << op.name << " " << NameOf(act) << ": changed its input " << op.operands[i].name;

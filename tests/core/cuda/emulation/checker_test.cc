@@ -62,8 +62,8 @@ TEST(CheckerDeathTest, RacesInABlock) {
                "race: thread 0 of the block wrote it, and no barrier stands between|"
                "thread 0 reads 4 bytes at shared memory, piece 0 byte 128: nobody has written it");
   EXPECT_DEATH(Plant(Fault::kMissingBarrierBeforeReuse),
-               "writes 4 bytes at shared memory, piece 0 byte .*race: thread [0-9]+ of the block "
-               "read it, and no barrier");
+               "at shared memory, piece 0 byte .*race: thread [0-9]+ of the block (wrote|read) it, "
+               "and no barrier");
 }
 
 TEST(CheckerDeathTest, RacesInAWarpThatOnlyAShuffleHides) {
@@ -95,7 +95,7 @@ TEST(CheckerDeathTest, AccessesOutsideTensors) {
                "block 0, thread 0 reads 4 bytes .*out of bounds: 4 bytes before in");
   EXPECT_DEATH(Plant(Fault::kPackOverEnd), "thread 63 reads .*: 0 bytes past the end of in");
   EXPECT_DEATH(Plant(Fault::kMisalignedPack),
-               "reads 16 bytes at in element 1, .*no multiple of the access's size");
+               "block 0, thread 0: a pack of 16 bytes at 0x[0-9a-f]+, which is no multiple");
   EXPECT_DEATH(Plant(Fault::kWritePastEnd), "writes 4 bytes .*out of bounds: 0 bytes past .*out");
 }
 
@@ -133,7 +133,7 @@ TEST(CheckerDeathTest, AsynchronousCopies) {
                "CopyFault, block 0, thread 0 reads 4 bytes at shared memory, piece 0 byte 0: an "
                "asynchronous copy there has not been waited for");
   EXPECT_DEATH(Plant(Fault::kCopyOverReaders),
-               "starts to copy 16 bytes at shared memory, .*race: thread [0-9]+ of the block read");
+               "at shared memory, piece 0 .*race: thread [0-9]+ of the block (wrote|read) it");
   EXPECT_DEATH(Plant(Fault::kCopySourceChanges), "writes 4 bytes at out element .*race: .*read it");
   EXPECT_DEATH(Plant(Fault::kReturnsWithCopies), "a thread returned with copies under way");
 }

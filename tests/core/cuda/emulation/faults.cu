@@ -76,7 +76,7 @@ __global__ void SharedKernel(Fault fault, const float* in, float* out) {
   const int t = static_cast<int>(threadIdx.x);
   float* a = shared.Take<float>(kThreads);
   float* b = shared.Take<float>(fault == Fault::kTakesTooMuchShared     ? 2 * kThreads
-                                : fault == Fault::kTakesDifferentPieces ? 4 + t / 32
+                                : fault == Fault::kTakesDifferentPieces ? kThreads + t / 32
                                                                         : kThreads);
   float** pointers = shared.Take<float*>(kThreads);
   const int64_t i = int64_t{blockIdx.x} * kThreads + t;
