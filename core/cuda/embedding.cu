@@ -65,12 +65,11 @@ __device__ __forceinline__ int LowestBit(unsigned bits) {
   return CountBits((bits & (~bits + 1U)) - 1U);
 }
 
-// A lane's N columns of dy; `there`: the lane has columns.
+// A lane's N columns of dy.
 template <int N, class S>
 struct Columns {
   const S* dy;  // at the lane's first column
   int64_t width;
-  bool there;
   float scale;
 };
 
@@ -79,11 +78,13 @@ struct Columns {
 template <int kRows, int N, class S>
 __device__ __forceinline__ void AddRows(const Columns<N, S>& columns, uint32_t position, int from,
                                         float (&sum)[N]) {
-  Pack<S, N> rows[kRows] = {};
+  Pack<S, N> rows[kRows];
+  OT_UNROLL
   for (int k = 0; k < kRows; ++k) {
     const int64_t row = Shuffle(position, from + k);
-    if (columns.there) rows[k] = LoadPack<N>(columns.dy + row * columns.width);
+    rows[k] = LoadPack<N>(columns.dy + row * columns.width);
   }
+  OT_UNROLL
   for (int k = 0; k < kRows; ++k) {
     for (int i = 0; i < N; ++i) sum[i] = fmaf(columns.scale, ToFloat(rows[k].v[i]), sum[i]);
   }
@@ -97,15 +98,18 @@ __device__ __forceinline__ void AddAll(const Columns<N, S>& columns, uint32_t po
   for (; from < to; ++from) AddRows<1>(columns, position, from, sum);
 }
 
-// blockIdx.x: kWarps times 32 pairs; blockIdx.y: stripe of 32 N columns.
+// blockIdx.x: kWarps times 32 pairs; blockIdx.y: stripe of 32 N columns. Two blocks a
+// multiprocessor are asked for: for more, the compiler moves loads to where they are used.
 template <int N, class S>
-__global__ void __launch_bounds__(kThreads)
+__global__ void __launch_bounds__(kThreads, 2)
     AddRunsKernel(const uint64_t* sorted, int64_t pairs, const S* dy, float* dtable, int64_t width,
                   uint32_t rows, float scale) {
   const int64_t begin = (int64_t{blockIdx.x} * kWarps + WarpIndex()) * kPairs;
   if (begin >= pairs) return;
   const int64_t column = (int64_t{blockIdx.y} * kWarp + Lane()) * N;
-  const Columns<N, S> columns = {dy + column, width, column < width, scale};
+  const bool there = column < width;
+  // Lanes behind the last column load what the last ones do, and store nothing.
+  const Columns<N, S> columns = {dy + (there ? column : width - N), width, scale};
   const uint64_t none = static_cast<uint64_t>(rows) << 32;
   const auto pair_at = [&](int64_t at) { return at < pairs ? sorted[at] : none; };
 
@@ -122,7 +126,7 @@ __global__ void __launch_bounds__(kThreads)
     const uint32_t row = Shuffle(id, from);
     float* at = dtable + static_cast<int64_t>(row) * width + column;
     float sum[N] = {};
-    if (columns.there) {
+    if (there) {
       const Pack<float, N> old = LoadPack<N>(at);
       for (int i = 0; i < N; ++i) sum[i] = old.v[i];
     }
@@ -137,7 +141,7 @@ __global__ void __launch_bounds__(kThreads)
         if (count < kPairs) break;
       }
     }
-    if (columns.there) {
+    if (there) {
       Pack<float, N> total;
       for (int i = 0; i < N; ++i) total.v[i] = sum[i];
       StorePack(at, total);
