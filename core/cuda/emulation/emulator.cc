@@ -31,7 +31,8 @@ namespace {
 
 constexpr size_t kLanes = 32, kMostThreads = 1024;
 constexpr size_t kStackBytes = size_t{128} << 10;  // of a fiber; only touched pages exist
-constexpr int64_t kGuardBytes = 256;               // between pieces of shared memory
+constexpr size_t kStackShift = 1024 + 64;
+constexpr int64_t kGuardBytes = 256;  // between pieces of shared memory
 constexpr unsigned char kGuardByte = 0xA5;
 constexpr int64_t kMostPieces = 64;
 
@@ -135,7 +136,9 @@ void Runner::Grow(size_t threads) {
     char* low = stacks_ + fibers_.size() * kStackBytes;
     // The lowest page of every stack is not there: an overflow stops at once.
     OT_CHECK_EQ(mprotect(low, 4096, PROT_NONE), 0);
-    StackSwitch::Make(fibers_.emplace_back().stack, low, kStackBytes, Main);
+    // Stacks begin at different places of the caches' sets: lanes of a warp use them in turn.
+    const size_t shift = fibers_.size() % kLanes * kStackShift;
+    StackSwitch::Make(fibers_.emplace_back().stack, low, kStackBytes - shift, Main);
   }
 }
 
