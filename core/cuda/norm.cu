@@ -127,11 +127,13 @@ struct BackwardTensors {
 // Blocks that an SM has to have room for: two of warps with rows of bf16, which memory needs to
 // have enough under way (without the bound the kernel takes 140 registers, one block's worth).
 template <class S, int N, int kTeam>
-constexpr int kLeastBlocks = kTeam == kWarp && sizeof(S) == 2 && N > 1 ? 2 : 1;
+constexpr int LeastBlocks() {
+  return kTeam == kWarp && sizeof(S) == 2 && N > 1 ? 2 : 1;
+}
 
 // A block takes kBlockRows rows and writes their sum for the gain.
 template <class S, int N, int kTeam, int kHeld>
-__global__ void __launch_bounds__(kThreads, kLeastBlocks<S, N, kTeam>)
+__global__ void __launch_bounds__(kThreads, LeastBlocks<S, N, kTeam>())
     BackwardKernel(BackwardTensors<S> t) {
   Shared shared;
   constexpr int kSlots = kHeld > 0 ? kHeld : 1;
