@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "core/cuda/emulation/known_memory.h"
 #include "core/ops/embedding.h"
 #include "core/ops/softmax_xent.h"
 #include "tests/core/ops/op_harness.h"
@@ -83,7 +84,7 @@ void RunShards(const Context& context, const SoftmaxXentArgs& args,
     const DType gradient_type = args.dlogits.defined() ? args.dlogits.dtype() : args.logits.dtype();
     Buffer gradient(gradient_type, {rows, count}, start), loss(args.loss.dtype(), {rows}),
         lse(args.lse.dtype(), {rows});
-    gradient.Poison();
+    for (Buffer* output : {&gradient, &loss, &lse}) output->Poison();
     SoftmaxXentShardArgs shard = {
         .logits = logits[i].tensor(),
         .targets = targets[i].tensor(),
@@ -98,6 +99,10 @@ void RunShards(const Context& context, const SoftmaxXentArgs& args,
     const Buffer before(logits[i]);
     SoftmaxXentShard(context, shard);
     EXPECT_TRUE(logits[i].SameBits(before));
+    if (args.logits.dtype() != DType::kF64) {  // which the CPU forms
+      EXPECT_TRUE(loss.FirstUnwritten() == -1 && lse.FirstUnwritten() == -1);
+      EXPECT_TRUE(!args.dlogits.defined() || gradient.FirstUnwritten() == -1);
+    }
     if (args.dlogits.defined()) {
       CopyColumns(args.dlogits, borders[i], gradient.tensor(), Direction::kBack);
       if (gradient_type == args.logits.dtype()) {  // in place: the same
@@ -115,6 +120,9 @@ void RunShards(const Context& context, const SoftmaxXentArgs& args,
     std::memcpy(args.lse.raw(), lse.tensor().raw(), bytes);
   }
   EXPECT_TRUE(all_stats.SameBits(stats_before));
+  // Put together here, of pieces that kernels wrote.
+  for (const Tensor& whole : {args.dlogits, args.loss, args.lse})
+    if (whole.defined()) emulation::MarkWritten(whole.raw(), whole.bytes());
 }
 
 struct Options {
