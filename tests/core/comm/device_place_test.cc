@@ -1,4 +1,4 @@
-// Which device a rank takes (cases.md 98: never the world's rank).
+// Which device a rank takes: by its number on its host, never its rank in the world.
 #include "core/comm/device_place.h"
 
 #include <gmock/gmock.h>

@@ -95,7 +95,6 @@ TEST(Staged, OfTheCpuIsTheCommunicatorItself) {
   EXPECT_EQ(Staged(std::move(one), CpuDevice()).get(), before);
 }
 
-// What a gather sends to many is read once, and transfers of the same sizes find their memory.
 TEST(StagedDeathTest, HostCodeCannotTouchTheTensorsItself) {
   EXPECT_DEATH(testing::RunOnRanks(2,
                                    [](Communicator& world) {

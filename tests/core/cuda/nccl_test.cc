@@ -115,7 +115,7 @@ TEST_P(NcclRanks, GroupsOfAMesh) {
   RunOverNccl(4, testing::CheckGroupsOfAMesh);
 }
 
-// cases.md 100: a communicator never takes an id that another one had.
+// A communicator never takes an id that another one had.
 TEST_P(NcclRanks, EveryGroupHasAnIdOfItsOwn) {
   RunOverNccl(4, [](Communicator& world) { const Mesh first(&world, 2), second(&world, 2); });
   const std::vector<std::string> ids = testing::NcclFacts().ids;
