@@ -11,7 +11,7 @@
 //   - Shuffle*, Vote*, SyncWarp, LoadMatrix* and MultiplyTile are called by all 32 threads of a
 //     warp, SyncThreads by all threads of the block (none may have returned);
 //   - between two barriers no thread writes what another one reads or writes, atomics excepted;
-//     what one warp shares is ordered by any of its collective calls;
+//     what one warp shares is ordered by SyncWarp, not by its other collective calls;
 //   - copies that CopyAsync16 started are there after CopyAsyncWait and a barrier, not before;
 //   - grids and blocks never depend on anything but sizes, sums never on timing: no atomics on
 //     floats.
