@@ -121,7 +121,7 @@ chmod 755 "$tree/run" "$tree/overtok"
 
 archive="build/bundle/$name.tar.xz"
 tar -C build/bundle --owner=0 --group=0 --numeric-owner --sort=name -cf - "$name" |
-  xz -T1 --lzma2=preset=6,dict=64MiB >"$archive"
+  xz -T1 --lzma2=preset=4,dict=64MiB >"$archive"
 bytes="$(stat -c %s "$archive")"
 printf '%s: %.1f MiB (%.1f MiB unpacked), %d libraries, %d test programs\n' "$archive" \
   "$(awk "BEGIN { print $bytes / 1048576 }")" "$(du -sm "$tree" | cut -f1)" "${#libraries[@]}" "${#tests[@]}"

@@ -238,7 +238,7 @@ if command -v nvidia-smi >/dev/null; then
 fi
 {
   printf '{"device": "%s", "facts": "%s", "seconds": %d, "failed": %d,\n "manifest": "%s",\n "checks": [\n' "$device" \
-    "$(escape <<<"$facts")" "$((SECONDS - start))" "$failed" "$(cat "$here/MANIFEST" 2>/dev/null | tr '\n' ';' | escape)"
+    "$(escape <<<"$facts")" "$((SECONDS - start))" "$failed" "$(if [[ -f "$here/MANIFEST" ]]; then tr "\n" ";" <"$here/MANIFEST" | escape; fi)"
   for i in "${!rows[@]}"; do
     printf '  %s%s\n' "${rows[$i]}" "$([[ $i -lt $((${#rows[@]} - 1)) ]] && echo ,)"
   done
