@@ -1,7 +1,8 @@
 // The hyperball update: one pass for |w|^2, <w, u> and |u|^2 in f64, one block that joins them into
 // the move, one pass that makes it.
-// Bytes an element: w and u are read, 8 (6 with bf16 u), and read again while w is written, 12 (10);
-// the second reading finds up to some 6 million elements in the L2 cache. 9 FLOPs (6 of them f64).
+// Bytes an element: w and u are read, 8 (6 with bf16 u), and read again while w is written, 12
+// (10); the second reading finds up to some 6 million elements in the L2 cache. 9 FLOPs (6 of them
+// f64).
 #include "core/cuda/optimizer.h"
 
 namespace overtok::OT_BACKEND {
