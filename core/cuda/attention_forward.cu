@@ -1,8 +1,8 @@
 // Attention, forward, in bf16 on tensor cores: a block takes 128 queries of one head, in registers,
-// and walks over the keys they need in tiles of 64 (of 32 for heads wider than 64, whose outputs
-// take 128 registers of each lane), softmax carried along (Dao 2023, FlashAttention-2, algorithm
-// 1). Scores and sums are f32 in registers, probabilities enter the second product as bf16, the
-// output is rounded once. No score ever reaches memory.
+// and walks over the keys they need in tiles of 64 (heads wider than 64, whose outputs take 128
+// registers of each lane: queries in shared memory, tiles of 32 keys), softmax carried along (Dao
+// 2023, FlashAttention-2, algorithm 1). Scores and sums are f32 in registers, probabilities enter
+// the second product as bf16, the output is rounded once. No score ever reaches memory.
 //
 // Keys run from the first document of the tile's first query to the last query: tiles above the
 // diagonal and in earlier documents are not visited, and each warp skips those that its own 32
