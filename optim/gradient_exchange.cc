@@ -1,12 +1,12 @@
 #include "optim/gradient_exchange.h"
 
 #include <algorithm>
-#include <cstring>
 
 #include "absl/strings/str_cat.h"
 #include "core/check.h"
 #include "core/exact_sum.h"
 #include "core/ops/blocks.h"
+#include "core/ops/copy_region.h"
 #include "core/ops/ordered_sum.h"
 
 namespace overtok {
@@ -268,12 +268,12 @@ void GradientExchange::Complete(const Context& context, Bucket& bucket) {
         OrderedSum(context, {.parts = join.replicas[r], .out = join.sums[r], .order = order});
     }
     if (join.sums.size() > 1) OrderedSum(context, {.parts = join.sums, .out = join.out});
-    if (!join.whole.defined()) continue;
-    const float* from = join.out.data<float>();
-    float* to = join.whole.data<float>();
-    ForEachRun(join.region, [&](int64_t logical, int64_t place, int64_t count) {
-      std::memcpy(to + logical, from + place, static_cast<size_t>(count) * sizeof(float));
-    });
+    if (join.whole.defined()) {
+      CopyRegion(context, {.region = join.region,
+                           .whole = join.whole,
+                           .packed = join.out,
+                           .to = CopyRegionArgs::To::kWhole});
+    }
   }
 }
 

@@ -287,11 +287,11 @@ void Optimizer::Step(const Context& context, int64_t step, double lr_scale) {
                          .rate = adam_rate});
   }
   // These values travel while tables and matrices are updated, which take longest.
-  weights_->StartNext();
+  weights_->StartNext(context);
   UpdateTables(context, clip(OptimizerGroup::kAdam), step, adam_rate * config_.tables.lr_scale);
   muonh_->Step(context, clip(OptimizerGroup::kMuonH), config_.lr * lr_scale,
-               [&] { weights_->StartNext(); });
-  weights_->Finish();
+               [&] { weights_->StartNext(context); });
+  weights_->Finish(context);
 }
 
 std::vector<ShardedTensor> Optimizer::owned_values() const {

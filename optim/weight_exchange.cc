@@ -2,10 +2,10 @@
 
 #include <algorithm>
 #include <array>
-#include <cstring>
 
 #include "absl/strings/str_cat.h"
 #include "core/check.h"
+#include "core/ops/copy_region.h"
 
 namespace overtok {
 namespace {
@@ -71,23 +71,22 @@ WeightExchange::WeightExchange(const std::vector<std::vector<Piece>>& rounds,
   }
 }
 
-void WeightExchange::StartNext() {
+void WeightExchange::StartNext(const Context& context) {
   if (rounds_.empty()) return;
   OT_CHECK_LT(started_, rounds_.size());
   if (started_ >= 2) rounds_[started_ - 2].request.Wait();
   Round& round = rounds_[started_++];
   for (const Pack& pack : round.packs) {
-    const float* from = pack.whole.data<float>();
-    float* to = pack.packed.data<float>();
-    ForEachRun(pack.region, [&](int64_t logical, int64_t place, int64_t count) {
-      std::memcpy(to + place, from + logical, static_cast<size_t>(count) * sizeof(float));
-    });
+    CopyRegion(context, {.region = pack.region,
+                         .whole = pack.whole,
+                         .packed = pack.packed,
+                         .to = CopyRegionArgs::To::kPacked});
   }
   round.request = mesh_->world().StartExchange(round.sends, round.receives, Traffic::kWeights);
 }
 
-void WeightExchange::Finish() {
-  while (started_ < rounds_.size()) StartNext();
+void WeightExchange::Finish(const Context& context) {
+  while (started_ < rounds_.size()) StartNext(context);
   for (Round& round : rounds_) round.request.Wait();
   started_ = 0;
 }

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "core/comm/mesh.h"
+#include "core/context.h"
 #include "core/memory.h"
 #include "optim/gradient_exchange.h"
 
@@ -22,9 +23,9 @@ class WeightExchange {
 
   // This rank's pieces of the next round have their new values. From the first round on, values of
   // pieces of others may not be touched before Finish.
-  void StartNext();
+  void StartNext(const Context& context);
   // Starts the rounds that are left (in which this rank has nothing to send) and waits for all.
-  void Finish();
+  void Finish(const Context& context);
 
  private:
   struct Pack {

@@ -25,6 +25,7 @@ const Kernels& CpuKernels() {
       .softmax_xent_shard = SoftmaxXentShard,
       .weighted_sum = WeightedSum,
       .ordered_sum = OrderedSum,
+      .copy_region = CopyRegion,
       .row_tree_sum = RowTreeSum,
       .sum_squares = SumSquares,
       .muon_momentum = MuonMomentum,

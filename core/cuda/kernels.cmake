@@ -5,6 +5,7 @@ set(OVERTOK_CUDA_KERNELS
   attention_backward.cu
   attention_f32.cu
   attention_forward.cu
+  copy_region.cu
   elementwise.cu
   embedding.cu
   kernels.cu

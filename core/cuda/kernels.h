@@ -33,6 +33,7 @@ void SoftmaxShardStats(const Context& context, const SoftmaxShardStatsArgs& args
 void SoftmaxXentShard(const Context& context, const SoftmaxXentShardArgs& args);
 void WeightedSum(const Context& context, const WeightedSumArgs& args);
 void OrderedSum(const Context& context, const OrderedSumArgs& args);
+void CopyRegion(const Context& context, const CopyRegionArgs& args);
 void RowTreeSum(const Context& context, const RowTreeSumArgs& args);
 void SumSquares(const Context& context, const SumSquaresArgs& args);
 void MuonMomentum(const Context& context, const MuonMomentumArgs& args);

@@ -7,6 +7,7 @@
 #include "core/context.h"
 #include "core/ops/activation.h"
 #include "core/ops/attention.h"
+#include "core/ops/copy_region.h"
 #include "core/ops/elementwise.h"
 #include "core/ops/embedding.h"
 #include "core/ops/matmul.h"
@@ -54,6 +55,8 @@ struct Kernels {
   Kernel<WeightedSumArgs> weighted_sum = nullptr;
   // ordered_sum.h
   Kernel<OrderedSumArgs> ordered_sum = nullptr;
+  // copy_region.h
+  Kernel<CopyRegionArgs> copy_region = nullptr;
   // row_tree_sum.h
   Kernel<RowTreeSumArgs> row_tree_sum = nullptr;
   // optimizer.h

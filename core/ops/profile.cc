@@ -72,6 +72,7 @@ Work WorkOf(const HyperballUpdateArgs& a) { return {false, Bytes({a.w, a.w, a.w,
 Work WorkOf(const AdamHMomentsArgs& a) { return {false, 6 * Bytes({a.w})}; }
 Work WorkOf(const AdamHMoveArgs& a) { return {false, 4 * Bytes({a.w})}; }
 Work WorkOf(const AdamUpdateArgs& a) { return {false, 7 * Bytes({a.w})}; }
+Work WorkOf(const CopyRegionArgs& a) { return {false, 2 * Bytes({a.packed})}; }
 Work WorkOf(const RowTreeSumArgs& a) { return {false, Bytes({a.contributions, a.out})}; }
 // Bytes of value, m and v of `rows` rows.
 double RowBytes(const TableState& state, int64_t rows) {
@@ -154,6 +155,7 @@ const Kernels& StartProfile(const Kernels& kernels) {
   Install<&Kernels::softmax_xent_shard>("softmax_xent_shard");
   Install<&Kernels::weighted_sum>("weighted_sum");
   Install<&Kernels::ordered_sum>("ordered_sum");
+  Install<&Kernels::copy_region>("copy_region");
   Install<&Kernels::row_tree_sum>("row_tree_sum");
   Install<&Kernels::sum_squares>("sum_squares");
   Install<&Kernels::muon_momentum>("muon_momentum");
