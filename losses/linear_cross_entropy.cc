@@ -39,6 +39,8 @@ LinearCrossEntropy::LinearCrossEntropy(Memory* memory, int64_t tokens, int64_t h
                                        int64_t tile_bytes)
     : group_(group != nullptr && group->size() > 1 ? group : nullptr) {
   OT_CHECK(hidden > 0 && classes > 0 && tokens > 0);
+  if (tile_bytes == 0)
+    tile_bytes = memory->device() != nullptr ? kDeviceHeadTileBytes : kHeadTileBytes;
   const int64_t tiles = group_ == nullptr ? 1 : 2;
   most_rows_ = group_ == nullptr ? tokens : HalfOf(tokens);
   const int64_t elements =

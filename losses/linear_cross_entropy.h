@@ -49,6 +49,10 @@ std::vector<LossSums> ReadLossSums(const Context& context, const Tensor& sums);
 // A tile of logits of this size keeps the three products long enough to run at full speed, and each
 // tile's read and write of dW (2 V d floats) small beside its 6 R V d operations.
 inline constexpr int64_t kHeadTileBytes = int64_t{64} << 20;
+// On a GPU, which has 140 operations for each byte of memory and not 10: at V = 128,256 tiles of
+// 1,024 rows, with which dW's product takes as long as its memory does; with 128 it would take six
+// times as long.
+inline constexpr int64_t kDeviceHeadTileBytes = int64_t{512} << 20;
 
 // Bytes that each rank of a group of `ranks` sends (Traffic::kLoss) in calls of `tokens` rows in
 // all: three f64 a row to every other rank.
@@ -58,12 +62,13 @@ class LinearCrossEntropy {
  public:
   // For micro-batches of up to `tokens` rows, d hidden, up to V classes in dtype `act`. Takes the
   // tile: as many rows (a multiple of 64, at least that) of V logits as `tile_bytes` of fp32 hold.
-  // With fewer classes the same bytes hold more rows. `group`: ranks that divide the classes; null
+  // 0: kHeadTileBytes, or kDeviceHeadTileBytes where the memory is a device's. With fewer classes
+  // the same bytes hold more rows. `group`: ranks that divide the classes; null
   // or one rank: nobody. With a group, two tiles share `tile_bytes`, each of at most half the
   // tokens, and V is the most classes that any rank has, the same number on all (LargestPart in
   // core/sharding.h).
   LinearCrossEntropy(Memory* memory, int64_t tokens, int64_t hidden, int64_t classes, DType act,
-                     Communicator* group = nullptr, int64_t tile_bytes = kHeadTileBytes);
+                     Communicator* group = nullptr, int64_t tile_bytes = 0);
 
   // Loss and gradients of one micro-batch, or of a part of it. sums: [3] f64, written: what LossSums
   // says, in its order; ReadLossSums brings it to the host. Collective over the group, with equal T and equal row tiles on all ranks:

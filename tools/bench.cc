@@ -1,5 +1,5 @@
 // `overtok bench`: timings that say what this machine does with a configuration (step) and with
-// single ops (ops).
+// single ops (ops), or what a described machine would do.
 #include <cstdio>
 #include <memory>
 #include <string>
@@ -8,43 +8,82 @@
 #include "tools/config_arguments.h"
 #include "tools/program.h"
 #include "trainer/bench_step.h"
+#include "trainer/forecast.h"
 
 namespace overtok {
 namespace {
 
 struct StepArguments {
   ConfigArguments config;
-  std::string ids = "uniform";
+  std::string ids = "uniform", predict;
   BenchStepOptions options;
 };
 
 // One line an op: time in a step, its share, calls, and the rate of what it has to do.
+void PrintOp(const OpTime& op, double calls, double ms, double step_ms) {
+  const bool products = op.work.products();
+  const double work = products ? op.work.flops : op.work.all_bytes();
+  std::printf("%-40s %9.2f %6.1f%% %7.0f %10.1f %s\n", op.name.c_str(), ms, 100 * ms / step_ms,
+              calls, work * calls / static_cast<double>(op.calls) / (ms * 1e6),
+              products ? "GFLOP/s" : "GB/s");
+}
+void PrintHeader() {
+  std::printf("\n%-40s %9s %7s %7s %16s\n", "op", "ms/step", "share", "calls", "rate");
+}
+
 void PrintOps(const BenchStepResult& result) {
   const auto steps = static_cast<double>(result.steps);
   double covered = 0;
-  std::printf("\n%-40s %9s %7s %7s %16s\n", "op", "ms/step", "share", "calls", "rate");
+  if (result.device != "cpu")
+    std::printf("\nTimes of ops include a wait for the device before and after each.\n");
+  PrintHeader();
   for (const OpTime& op : result.ops) {
     const double ms = op.seconds / steps * 1e3;
     covered += ms;
-    std::printf("%-40s %9.2f %6.1f%% %7.0f %10.1f %s\n", op.name.c_str(), ms,
-                100 * ms / result.step_ms, static_cast<double>(op.calls) / steps,
-                op.work / op.seconds / 1e9, op.products ? "GFLOP/s" : "GB/s");
+    PrintOp(op, static_cast<double>(op.calls) / steps, ms, result.step_ms);
   }
   std::printf("%-40s %9.2f %6.1f%%\n", "everything else", result.step_ms - covered,
               100 * (result.step_ms - covered) / result.step_ms);
 }
 
-absl::StatusOr<int> RunStep(const StepArguments& arguments, Communicator& world,
-                            int local_rank) {
-  BenchStepOptions options = arguments.options;
-  options.local_rank = local_rank;
-  if (arguments.ids == "zipf") {
-    options.ids = IdDistribution::kZipf;
-  } else if (arguments.ids != "uniform") {
-    return absl::InvalidArgumentError(
-        absl::StrCat("--ids is \"", arguments.ids, "\", expected uniform or zipf"));
+void PrintForecast(const StepForecast& forecast) {
+  for (const ForecastStage& stage : forecast.stages) {
+    const double step_ms = stage.seconds() * 1e3;
+    std::printf("\n%lld candidates, %.1f%% of the steps: %.1f ms, %.0f tokens/s, predicted\n",
+                static_cast<long long>(stage.span.candidates), 100 * stage.share, step_ms,
+                forecast.tokens / stage.seconds());
+    for (int p = 0; p < kStepParts; ++p) {
+      const auto part = static_cast<StepPart>(p);
+      const double ms = stage.seconds(part) * 1e3;
+      if (ms > 0) std::printf("  %-38s %9.2f %6.1f%%\n", NameOf(part), ms, 100 * ms / step_ms);
+    }
+    PrintHeader();
+    for (const ForecastOp& op : stage.ops)
+      PrintOp(op.op, static_cast<double>(op.op.calls), op.seconds * 1e3, step_ms);
   }
+}
+
+absl::StatusOr<int> PredictStep(const LoadedConfig& loaded, const StepArguments& arguments,
+                                IdDistribution ids) {
+  OT_ASSIGN_OR_RETURN(const Hardware hardware, LoadHardware(arguments.predict));
+  OT_ASSIGN_OR_RETURN(const StepForecast forecast,
+                      ForecastSteps(loaded.config, ids, arguments.options.seed, hardware));
+  std::printf("%s\n", forecast.ToJson().c_str());
+  if (arguments.options.by_op) PrintForecast(forecast);
+  return 0;
+}
+
+absl::StatusOr<int> RunStep(const StepArguments& arguments, Communicator& world) {
+  BenchStepOptions options = arguments.options;
+  OT_ASSIGN_OR_RETURN(options.ids, IdDistributionNamed(arguments.ids));
   OT_ASSIGN_OR_RETURN(const LoadedConfig loaded, LoadOnAll(arguments.config, world));
+  if (!arguments.predict.empty()) {
+    if (world.size() > 1) {
+      return absl::InvalidArgumentError(
+          "--predict counts the step of one rank; `overtok plan --ranks` predicts those of many");
+    }
+    return PredictStep(loaded, arguments, options.ids);
+  }
   OT_ASSIGN_OR_RETURN(const BenchStepResult result, BenchStep(loaded, options, &world));
   if (world.rank() != 0) return 0;
   std::printf("%s\n", result.ToJson().c_str());
@@ -62,8 +101,8 @@ void AddBench(Program& program) {
   auto arguments = std::make_shared<StepArguments>();
   CLI::App* step = program.AddParallelBelow(
       bench, "step", "Whole training steps on random tokens; prints one JSON object",
-      [arguments](Communicator& world, const LaunchFacts& launch) {
-        return RunStep(*arguments, world, launch.local_rank);
+      [arguments](Communicator& world, const LaunchFacts& /*launch*/) {
+        return RunStep(*arguments, world);
       });
   AddConfigArguments(step, &arguments->config);
   step->add_option("--warmup", arguments->options.warmup, "Steps that are not counted")
@@ -71,12 +110,16 @@ void AddBench(Program& program) {
   step->add_option("--repetitions", arguments->options.repetitions, "Steps that are counted")
       ->capture_default_str();
   step->add_option("--ids", arguments->ids,
-                   "uniform, or zipf: id i as often as 1 / (i + 1), about what text does")
+                   "uniform; zipf: id i as often as 1 / (i + 1); text: (i + 1)^-1.16, as many "
+                   "different ones as English text has")
       ->capture_default_str();
   step->add_option("--table-age", arguments->options.table_age,
                    "Start at this step, with tables as so many steps leave them")
       ->capture_default_str();
   step->add_flag("--by-op", arguments->options.by_op, "Also print where the time goes, op by op");
+  step->add_option("--predict", arguments->predict,
+                   "Measure nothing: count what a step of each stage does, and tell how long it "
+                   "takes on this machine (configs/hardware/*.yaml)");
   AddBenchOps(program, bench);
 }
 

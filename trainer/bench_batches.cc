@@ -1,13 +1,42 @@
 #include "trainer/bench_batches.h"
 
 #include <algorithm>
+#include <array>
+#include <cmath>
 #include <string>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "core/rng.h"
 #include "trainer/host_tensors.h"
 
 namespace overtok {
+namespace {
+
+constexpr double kTextExponent = 1.16;
+constexpr std::array kDistributions = {IdDistribution::kUniform, IdDistribution::kZipf,
+                                       IdDistribution::kText};
+
+}  // namespace
+
+const char* NameOf(IdDistribution distribution) {
+  switch (distribution) {
+    case IdDistribution::kUniform:
+      return "uniform";
+    case IdDistribution::kZipf:
+      return "zipf";
+    case IdDistribution::kText:
+      return "text";
+  }
+  return "unknown";
+}
+
+absl::StatusOr<IdDistribution> IdDistributionNamed(absl::string_view name) {
+  for (const IdDistribution distribution : kDistributions)
+    if (name == NameOf(distribution)) return distribution;
+  return absl::InvalidArgumentError(
+      absl::StrCat("--ids is \"", name, "\", expected uniform, zipf or text"));
+}
 
 BatchSource::BatchSource(const Config& config, IdDistribution distribution, uint64_t seed)
     : sequences_(config.train.batch_sequences),
@@ -15,10 +44,11 @@ BatchSource::BatchSource(const Config& config, IdDistribution distribution, uint
       vocabulary_(static_cast<uint64_t>(config.model.vocab_size)),
       seed_(seed) {
   if (distribution == IdDistribution::kUniform) return;
+  const double exponent = distribution == IdDistribution::kZipf ? 1 : kTextExponent;
   below_.resize(vocabulary_);
   double sum = 0;
   for (size_t i = 0; i < below_.size(); ++i) {
-    sum += 1 / static_cast<double>(i + 1);
+    sum += std::pow(static_cast<double>(i + 1), -exponent);
     below_[i] = sum;
   }
   for (double& value : below_) value /= sum;

@@ -12,7 +12,9 @@
 namespace overtok {
 namespace {
 
-constexpr double kAttentionShare = 0.6;
+constexpr double kAttentionShare = 0.6, kRowShare = 0.75;
+// Products of a backward pass as kernels' rates count them, and as device.attention_flops does.
+constexpr double kBackwardProducts = 5.0 / 4;
 constexpr int64_t kMostBytes = int64_t{1} << 20;
 
 struct HardwareKey {
@@ -42,7 +44,12 @@ std::vector<HardwareKey> KeysOf(Hardware* h) {
       Positive("device.matmul_flops.bf16", &h->matmul.bf16),
       Positive("device.attention_flops.f32", &h->attention.f32, false),
       Positive("device.attention_flops.bf16", &h->attention.bf16, false),
+      Positive("device.attention_kernels.width_64.forward", &h->attention_64.forward, false),
+      Positive("device.attention_kernels.width_64.backward", &h->attention_64.backward, false),
+      Positive("device.attention_kernels.width_128.forward", &h->attention_128.forward, false),
+      Positive("device.attention_kernels.width_128.backward", &h->attention_128.backward, false),
       Positive("device.memory_bandwidth", &h->memory_bandwidth),
+      Positive("device.row_bandwidth", &h->row_bandwidth, false),
       Positive("device.memory", &h->memory, false),
       {"node.devices", true,
        [h](const YamlValue& value) { return ReadWhole(value, 1, 4096, &h->devices); }},
@@ -114,12 +121,42 @@ absl::StatusOr<Hardware> ParseHardware(absl::string_view text, absl::string_view
   if (hardware.attention.bf16 == 0) {
     hardware.attention.bf16 = kAttentionShare * hardware.matmul.bf16;
   }
+  if (hardware.row_bandwidth == 0) hardware.row_bandwidth = kRowShare * hardware.memory_bandwidth;
+  for (AttentionRates* rates : {&hardware.attention_64, &hardware.attention_128}) {
+    if (rates->forward == 0) rates->forward = hardware.attention.bf16;
+    if (rates->backward == 0) rates->backward = kBackwardProducts * hardware.attention.bf16;
+  }
   return hardware;
 }
 
 absl::StatusOr<Hardware> LoadHardware(absl::string_view path) {
   OT_ASSIGN_OR_RETURN(const std::string text, ReadFile(path, kMostBytes));
   return ParseHardware(text, path);
+}
+
+AttentionRates Hardware::AttentionOf(DType dtype, int64_t head_width) const {
+  if (dtype != DType::kBF16) return {attention.f32, kBackwardProducts * attention.f32};
+  return head_width <= 64 ? attention_64 : attention_128;
+}
+
+double SecondsOf(const Work& work, const Hardware& hardware) {
+  const double moving =
+      work.bytes / hardware.memory_bandwidth + work.row_bytes / hardware.row_bandwidth;
+  double rate = 0;
+  switch (work.kind) {
+    case Work::Kind::kPass:
+      return moving;
+    case Work::Kind::kProduct:
+      rate = work.dtype == DType::kBF16 ? hardware.matmul.bf16 : hardware.matmul.f32;
+      break;
+    case Work::Kind::kAttentionForward:
+      rate = hardware.AttentionOf(work.dtype, work.head_width).forward;
+      break;
+    case Work::Kind::kAttentionBackward:
+      rate = hardware.AttentionOf(work.dtype, work.head_width).backward;
+      break;
+  }
+  return std::max(moving, work.flops / rate);
 }
 
 }  // namespace overtok

@@ -87,8 +87,12 @@ class Predictor {
                    : static_cast<double>(LargestPart(classes, model_.vocab_size)) * tensor_ /
                          static_cast<double>(model_.vocab_size);
     double seconds = Compute("blocks: products", (3 + again_) * flops.matrices * each, rate);
-    seconds += Compute("attention", (3 + again_) * flops.attention * each,
-                       Rate(hardware_.attention, config_.train.precision));
+    const AttentionRates attention =
+        hardware_.AttentionOf(config_.train.precision, model_.head_dim);
+    seconds += Compute("attention forward", (1 + again_) * flops.attention * each,
+                       attention.forward * devices_);
+    seconds += Compute("attention backward", 2.5 * flops.attention * each,
+                       attention.backward * devices_);
     const double heads = flops.head * busiest_ + flops.second_token_head + flops.ngram_head;
     heads_ = Compute("heads: products", 3 * heads * each, rate);
     seconds += heads_;

@@ -7,7 +7,7 @@
 namespace overtok {
 namespace {
 
-const Kernels* inner = nullptr;
+const Kernels* inner = nullptr;  // null: work is only counted
 Kernels wrapped;
 std::map<std::string, OpTime> times;
 
@@ -15,92 +15,12 @@ double Now() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
-struct Work {
-  bool products;
-  double amount;
-};
-
-// Each tensor moves once; one that is added to moves twice.
-double Bytes(std::initializer_list<Tensor> tensors) {
-  double sum = 0;
-  for (const Tensor& tensor : tensors) sum += static_cast<double>(tensor.bytes());
-  return sum;
-}
-
-Work WorkOf(const FillArgs& a) { return {false, Bytes({a.x})}; }
-Work WorkOf(const CastArgs& a) { return {false, Bytes({a.x, a.y})}; }
-Work WorkOf(const AddArgs& a) { return {false, Bytes({a.x, a.y, a.y})}; }
-Work WorkOf(const MatmulArgs& a) {
-  const int rank = a.a.rank();
-  const int64_t inner_size = a.a.dim(a.trans_a ? rank - 2 : rank - 1);
-  return {true, 2.0 * static_cast<double>(a.c.elements()) * static_cast<double>(inner_size)};
-}
-Work WorkOf(const RmsNormForwardArgs& a) { return {false, Bytes({a.x, a.residual, a.y})}; }
-Work WorkOf(const RmsNormBackwardArgs& a) {
-  return {false, Bytes({a.dy, a.x, a.dx}) + (a.accumulate_dx ? Bytes({a.dx}) : 0)};
-}
-Work WorkOf(const QkNormRopeForwardArgs& a) { return {false, Bytes({a.x, a.y})}; }
-Work WorkOf(const QkNormRopeBackwardArgs& a) { return {false, Bytes({a.dy, a.x, a.dx})}; }
-// The causal half of 2 products of S x S x D forward, 5 backward; document borders are not
-// subtracted.
-double AttentionFlops(const Tensor& q, const Tensor& segments, double products) {
-  const auto length = static_cast<double>(segments.dim(1));
-  return products * static_cast<double>(q.elements()) * (length + 1);
-}
-Work WorkOf(const AttentionForwardArgs& a) { return {true, AttentionFlops(a.q, a.segments, 2)}; }
-Work WorkOf(const AttentionBackwardArgs& a) { return {true, AttentionFlops(a.q, a.segments, 5)}; }
-Work WorkOf(const SwiGluForwardArgs& a) { return {false, Bytes({a.gate, a.up, a.y})}; }
-Work WorkOf(const SwiGluBackwardArgs& a) {
-  return {false, Bytes({a.dy, a.gate, a.up, a.dgate, a.dup})};
-}
-Work WorkOf(const EmbeddingForwardArgs& a) { return {false, 2 * Bytes({a.y})}; }
-Work WorkOf(const EmbeddingBackwardArgs& a) { return {false, 3 * Bytes({a.dy})}; }
-Work WorkOf(const SoftmaxXentArgs& a) { return {false, Bytes({a.logits, a.dlogits})}; }
-Work WorkOf(const SoftmaxShardStatsArgs& a) { return {false, Bytes({a.logits})}; }
-Work WorkOf(const SoftmaxXentShardArgs& a) { return {false, Bytes({a.logits, a.dlogits})}; }
-Work WorkOf(const WeightedSumArgs& a) { return {false, Bytes({a.x, a.w})}; }
-Work WorkOf(const OrderedSumArgs& a) {
-  return {false, Bytes({a.out}) * static_cast<double>(a.parts.size() + 1)};
-}
-Work WorkOf(const SumSquaresArgs& a) { return {false, Bytes({a.x})}; }
-Work WorkOf(const MuonMomentumArgs& a) {
-  return {false, Bytes({a.gradient, a.buffer, a.buffer, a.x})};
-}
-Work WorkOf(const NewtonSchulzPolynomialArgs& a) { return {false, Bytes({a.x, a.y, a.y})}; }
-Work WorkOf(const ScaleByNormArgs& a) { return {false, Bytes({a.x, a.x})}; }
-Work WorkOf(const HyperballUpdateArgs& a) { return {false, Bytes({a.w, a.w, a.w, a.u, a.u})}; }
-Work WorkOf(const AdamHMomentsArgs& a) { return {false, 6 * Bytes({a.w})}; }
-Work WorkOf(const AdamHMoveArgs& a) { return {false, 4 * Bytes({a.w})}; }
-Work WorkOf(const AdamUpdateArgs& a) { return {false, 7 * Bytes({a.w})}; }
-Work WorkOf(const CopyRegionArgs& a) { return {false, 2 * Bytes({a.packed})}; }
-Work WorkOf(const RowTreeSumArgs& a) { return {false, Bytes({a.contributions, a.out})}; }
-// Bytes of value, m and v of `rows` rows.
-double RowBytes(const TableState& state, int64_t rows) {
-  return Bytes({state.value, state.m, state.v}) * static_cast<double>(rows) /
-         static_cast<double>(state.value.dim(0));
-}
-Work WorkOf(const TableReplayArgs& a) { return {false, 2 * RowBytes(a.state, a.rows.elements())}; }
-Work WorkOf(const TableLookupArgs& a) {
-  return {false, RowBytes(a.state, a.ids.elements()) + Bytes({a.y})};
-}
-Work WorkOf(const TableUpdateArgs& a) {
-  return {false, 2 * RowBytes(a.state, a.rows.elements()) + Bytes({a.gradient})};
-}
-
 template <class Args>
 std::string Label(const char* name, const Args& /*args*/) {
   return name;
 }
 std::string Label(const char* name, const MatmulArgs& args) {
-  const int rank = args.a.rank();
-  const int64_t inner_size = args.a.dim(args.trans_a ? rank - 2 : rank - 1);
-  std::string label = std::string(name) + " ";
-  if (rank == 3) label += std::to_string(args.a.dim(0)) + "*";
-  label += std::to_string(args.c.dim(rank - 2)) + "x" + std::to_string(args.c.dim(rank - 1)) + "x" +
-           std::to_string(inner_size);
-  label += args.trans_a ? " t" : " n";
-  label += args.trans_b ? "t" : "n";
-  return label + (args.accumulate ? " +=" : "");
+  return std::string(name) + " " + ShapeOf(args);
 }
 
 template <auto kMember>
@@ -109,32 +29,37 @@ struct Timer {
 
   template <class Args>
   static void Run(const Context& context, const Args& args) {
+    const bool behind = inner != nullptr && context.device().own_memory();
+    if (behind) context.Wait();
     const double start = Now();
-    (inner->*kMember)(context, args);
-    const double seconds = Now() - start;
+    if (inner != nullptr) (inner->*kMember)(context, args);
+    if (behind) context.Wait();
+    const double seconds = inner != nullptr ? Now() - start : 0;
     const Work work = WorkOf(args);
-    OpTime& time = times[Label(name, args)];
+    const auto [at, fresh] = times.try_emplace(Label(name, args));
+    OpTime& time = at->second;
     ++time.calls;
     time.seconds += seconds;
-    time.products = work.products;
-    time.work += work.amount;
+    if (fresh) {
+      time.work = work;
+    } else {
+      time.work += work;
+    }
   }
   template <class Args>
-  static Kernel<Args> Around(Kernel<Args> kernel) {
-    return kernel == nullptr ? nullptr : &Run<Args>;
+  static Kernel<Args> Around(Kernel<Args> Kernels::*member) {
+    return inner != nullptr && inner->*member == nullptr ? nullptr : &Run<Args>;
   }
 };
 
 template <auto kMember>
 void Install(const char* name) {
   Timer<kMember>::name = name;
-  wrapped.*kMember = Timer<kMember>::Around(inner->*kMember);
+  wrapped.*kMember = Timer<kMember>::Around(kMember);
 }
 
-}  // namespace
-
-const Kernels& StartProfile(const Kernels& kernels) {
-  inner = &kernels;
+const Kernels& Start(const Kernels* kernels) {
+  inner = kernels;
   times.clear();
   Install<&Kernels::fill>("fill");
   Install<&Kernels::cast>("cast");
@@ -171,6 +96,12 @@ const Kernels& StartProfile(const Kernels& kernels) {
   return wrapped;
 }
 
+}  // namespace
+
+const Kernels& StartProfile(const Kernels& kernels) { return Start(&kernels); }
+
+const Kernels& StartCount() { return Start(nullptr); }
+
 void ResetProfile() { times.clear(); }
 
 std::vector<OpTime> ReadProfile() {
@@ -179,8 +110,9 @@ std::vector<OpTime> ReadProfile() {
     out.push_back(time);
     out.back().name = label;
   }
-  std::stable_sort(out.begin(), out.end(),
-                   [](const OpTime& a, const OpTime& b) { return a.seconds > b.seconds; });
+  std::stable_sort(out.begin(), out.end(), [](const OpTime& a, const OpTime& b) {
+    return a.seconds != b.seconds ? a.seconds > b.seconds : a.work.all_bytes() > b.work.all_bytes();
+  });
   return out;
 }
 
