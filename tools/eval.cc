@@ -23,9 +23,8 @@ struct Arguments {
   EvaluateOptions options;
 };
 
-absl::StatusOr<int> Run(const Arguments& arguments, Communicator& world, int local_rank) {
+absl::StatusOr<int> Run(const Arguments& arguments, Communicator& world) {
   EvaluateOptions options = arguments.options;
-  options.local_rank = local_rank;
   options.seen = arguments.split == "seen";
   if (!options.seen && arguments.split != "held-out") {
     return absl::InvalidArgumentError(
@@ -62,8 +61,8 @@ void AddEval(Program& program) {
   auto arguments = std::make_shared<Arguments>();
   CLI::App* command =
       program.AddParallel("eval", "Loss and bits per byte of a checkpoint on held-out sets",
-                          [arguments](Communicator& world, const LaunchFacts& launch) {
-                            return Run(*arguments, world, launch.local_rank);
+                          [arguments](Communicator& world, const LaunchFacts& /*launch*/) {
+                            return Run(*arguments, world);
                           });
   AddConfigArguments(command, &arguments->config, "Run directory, or configuration file");
   command->add_option("--checkpoint", arguments->options.step,

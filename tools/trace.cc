@@ -15,9 +15,8 @@ struct Arguments {
   TraceOptions options;
 };
 
-absl::StatusOr<int> Run(const Arguments& arguments, Communicator& world, int local_rank) {
+absl::StatusOr<int> Run(const Arguments& arguments, Communicator& world) {
   TraceOptions options = arguments.options;
-  options.local_rank = local_rank;
   OT_ASSIGN_OR_RETURN(LoadedConfig loaded, LoadOnAll(arguments.config, world));
   OT_RETURN_IF_ERROR(WriteTrace(std::move(loaded), options, &world));
   return 0;
@@ -29,8 +28,8 @@ void AddTrace(Program& program) {
   auto arguments = std::make_shared<Arguments>();
   CLI::App* command = program.AddParallel(
       "trace", "Write what some training steps did, for another implementation to check",
-      [arguments](Communicator& world, const LaunchFacts& launch) {
-        return Run(*arguments, world, launch.local_rank);
+      [arguments](Communicator& world, const LaunchFacts& /*launch*/) {
+        return Run(*arguments, world);
       });
   AddConfigArguments(command, &arguments->config);
   command->add_option("--steps", arguments->options.steps, "Training steps to run")

@@ -138,10 +138,11 @@ absl::StatusOr<BenchStepResult> BenchStep(const LoadedConfig& loaded,
   // not the work.
   const int64_t first = options.table_age, count = options.warmup + options.repetitions;
   config.train.steps = LengthOfRun(config, first + count + 1);
-  const absl::StatusOr<Device*> device = OpenDevice(config, options.local_rank);
-  OT_RETURN_IF_ERROR(Agree(*world, device.status()));
-  Memory memory(Memory::Mode::kReal, *device);
-  const Mesh mesh(world, static_cast<int>(config.parallel.tensor), config.parallel.vocabulary_map);
+  OT_ASSIGN_OR_RETURN(Device* const device, OpenDevice(config, *world));
+  OT_ASSIGN_OR_RETURN(const std::unique_ptr<Communicator> device_world, OnDevice(*world, device));
+  Memory memory(Memory::Mode::kReal, device);
+  const Mesh mesh(device_world.get(), static_cast<int>(config.parallel.tensor),
+                  config.parallel.vocabulary_map);
   TrainStep train(config, &mesh, &memory);
   if (options.by_op) train.context().SetKernels(&StartProfile(train.context().kernels()));
   train.Commit();

@@ -24,7 +24,6 @@ struct BenchStepOptions {
   IdDistribution ids = IdDistribution::kUniform;
   // Start at this step, with tables as so many steps on such ids leave them.
   int64_t table_age = 0;
-  int local_rank = 0;  // of this process among those of its host (its GPU)
 };
 
 struct BenchStepResult {

@@ -180,11 +180,12 @@ absl::StatusOr<EvaluationReport> EvaluateCheckpoint(LoadedConfig loaded,
   OT_ASSIGN_OR_RETURN(subject.state, store.ReadState(*step));
   OT_RETURN_IF_ERROR(Agree(*world, Prepare(&loaded, options, &subject, &report)));
   const TrainingState& state = subject.state;
-  const Mesh mesh(world, static_cast<int>(config.parallel.tensor), config.parallel.vocabulary_map);
-  const absl::StatusOr<Device*> device = OpenDevice(config, options.local_rank);
-  OT_RETURN_IF_ERROR(Agree(*world, device.status()));
-  OT_RETURN_IF_ERROR(Agree(*world, CheckFits(config, mesh.layout(), *device)));
-  Memory memory(Memory::Mode::kReal, *device);
+  OT_ASSIGN_OR_RETURN(Device* const device, OpenDevice(config, *world));
+  OT_ASSIGN_OR_RETURN(const std::unique_ptr<Communicator> device_world, OnDevice(*world, device));
+  const Mesh mesh(device_world.get(), static_cast<int>(config.parallel.tensor),
+                  config.parallel.vocabulary_map);
+  OT_RETURN_IF_ERROR(Agree(*world, CheckFits(config, mesh.layout(), device)));
+  Memory memory(Memory::Mode::kReal, device);
   EvaluationModel model(config, &mesh, &memory);
   {
     const HostTensors values(model.context, model.parameters.values());

@@ -36,7 +36,6 @@ struct EvaluateOptions {
   bool seen = false;             // the training data by number of reads as well (seen_split.h)
   int64_t windows = 256;         // of each of these slices, at most
   bool scramble_ngrams = false;  // rows of n-grams displaced: what the tables' content is worth
-  int local_rank = 0;            // of this process among those of its host (its GPU)
 };
 
 // Collective; the same report on every rank. A checkpoint of checkpoint.directory. With `seen` the

@@ -64,10 +64,6 @@ absl::Status CheckLayout(const LoadedConfig& loaded, int world, bool training) {
                  "; start a multiple of it, or choose a divisor");
     return mistakes.status();
   }
-  if (world > 1 && config.train.device != DeviceKind::kCpu) {
-    mistakes.Add("train.device", NameOf(config.train.device), " computes on one rank, ", world,
-                 " were started; start one, or compute on the CPU");
-  }
   if (tensor > 1) CheckTensor(config, &mistakes);
   const int64_t data = world / tensor, micro = config.train.micro_batch_sequences;
   if (training && config.train.batch_sequences % (data * micro) != 0) {

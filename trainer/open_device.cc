@@ -1,8 +1,18 @@
 #include "trainer/open_device.h"
 
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
 #include "core/check.h"
+#include "core/comm/agreement.h"
+#include "core/comm/device_place.h"
+#include "core/comm/staged.h"
+#include "core/console.h"
 #include "core/cuda/device.h"
 #include "core/cuda/emulation/device.h"
+#include "core/cuda/nccl.h"
 #include "core/ops/kernels.h"
 
 namespace overtok {
@@ -35,7 +45,7 @@ class Planned : public Device {
 
 }  // namespace
 
-absl::StatusOr<Device*> OpenDevice(const Config& config, int local_rank) {
+absl::StatusOr<Device*> OpenDevice(const Config& config, Communicator& world) {
   switch (config.train.device) {
     case DeviceKind::kCpu:
       return CpuDevice();
@@ -44,7 +54,22 @@ absl::StatusOr<Device*> OpenDevice(const Config& config, int local_rank) {
     case DeviceKind::kCuda:
       break;
   }
-  return CudaDevice(local_rank);
+  OT_ASSIGN_OR_RETURN(std::vector<std::string> gpus, Agree(world, CudaDevices()));
+  OT_ASSIGN_OR_RETURN(const int ordinal, DeviceOfRank(world, {HostName(), std::move(gpus)},
+                                                      /*shared=*/false));
+  return Agree(world, CudaDevice(ordinal));
+}
+
+absl::StatusOr<std::unique_ptr<Communicator>> OnDevice(Communicator& world, Device* device) {
+  std::unique_ptr<Communicator> own = world.Divide(0);
+  if (world.size() == 1 || !device->own_memory()) return own;
+  if (device->kind() == DeviceKind::kCuda) {
+    absl::StatusOr<std::unique_ptr<Communicator>> nccl = NcclWorld(&own, device);
+    if (nccl.ok()) return nccl;
+    LogWarning(absl::StrCat("ranks exchange tensors through host memory, which is slow: ",
+                            std::string(nccl.status().message())));
+  }
+  return Staged(std::move(own), device);
 }
 
 Device* PlannedDevice(DeviceKind kind) {

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <memory>
 #include <numeric>
 #include <utility>
 #include <vector>
@@ -291,10 +292,11 @@ absl::Status RunSteps(const Config& config, const TrainingData& data, const Trac
 
 absl::Status Write(const Config& config, const TrainingData& data, const TraceOptions& options,
                    const std::string& path, Communicator* world) {
-  const absl::StatusOr<Device*> device = OpenDevice(config, options.local_rank);
-  OT_RETURN_IF_ERROR(Agree(*world, device.status()));
-  Memory memory(Memory::Mode::kReal, *device);
-  const Mesh mesh(world, static_cast<int>(config.parallel.tensor), config.parallel.vocabulary_map);
+  OT_ASSIGN_OR_RETURN(Device* const device, OpenDevice(config, *world));
+  OT_ASSIGN_OR_RETURN(const std::unique_ptr<Communicator> device_world, OnDevice(*world, device));
+  Memory memory(Memory::Mode::kReal, device);
+  const Mesh mesh(device_world.get(), static_cast<int>(config.parallel.tensor),
+                  config.parallel.vocabulary_map);
   TrainStep train(config, &mesh, &memory);
   train.Commit();
   OT_RETURN_IF_ERROR(CheckSizes(train.parameters(), options.max_elements));

@@ -18,7 +18,6 @@ struct TraceOptions {
   // Options that the judge does not know (z_loss, Newton-Schulz coefficients other than `simple`)
   // are refused without it.
   bool unjudged = false;
-  int local_rank = 0;  // of this process among those of its host (its GPU)
 };
 
 // Collective. Opens the data that the configuration names, resolves its horizon, and runs the steps

@@ -116,6 +116,8 @@ class Run {
   LoadedConfig loaded_;
   const TrainOptions& options_;
   Communicator* world_;
+  Device* device_ = nullptr;
+  std::unique_ptr<Communicator> device_world_;  // for tensors on the device
   std::unique_ptr<Mesh> mesh_;
   StopSignals signals_;
   TrainingData data_;
@@ -126,7 +128,6 @@ class Run {
   std::optional<InitialWeights> weights_;
   std::unique_ptr<RunDirectory> directory_;  // of rank 0
   std::unique_ptr<CheckpointStore> checkpoints_;
-  Device* device_ = nullptr;
   std::unique_ptr<Memory> memory_;
   std::unique_ptr<TrainStep> train_;
   std::unique_ptr<Evaluator> evaluator_;
@@ -146,7 +147,9 @@ absl::Status Run::Preflight() {
   OT_RETURN_IF_ERROR(Agree(*world_, CheckLayout(loaded_, world_->size())));
   OT_RETURN_IF_ERROR(Agree(*world_, OpenData()));
   OT_RETURN_IF_ERROR(CheckRanks());
-  mesh_ = std::make_unique<Mesh>(world_, static_cast<int>(config().parallel.tensor),
+  OT_ASSIGN_OR_RETURN(device_, OpenDevice(config(), *world_));
+  OT_ASSIGN_OR_RETURN(device_world_, OnDevice(*world_, device_));
+  mesh_ = std::make_unique<Mesh>(device_world_.get(), static_cast<int>(config().parallel.tensor),
                                  config().parallel.vocabulary_map);
   for (const std::string& warning : loaded_.warnings) LogWarning(warning);
   const std::string layout = LayoutWarning(config(), world_->size());
@@ -154,9 +157,6 @@ absl::Status Run::Preflight() {
   MemoryPlan plan = PlanMemory(config(), data_.windows, mesh_->layout());
   if (evaluation_ != nullptr) plan.host += evaluation_->bytes();
   checkpoint_bytes_ = plan.checkpoint;
-  const absl::StatusOr<Device*> device = OpenDevice(config(), options_.launch.local_rank);
-  OT_RETURN_IF_ERROR(Agree(*world_, device.status()));
-  device_ = *device;
   memory_ = std::make_unique<Memory>(Memory::Mode::kReal, device_);
   return Agree(*world_, CheckMemoryFits(plan, options_.launch.local_size, device_));
 }

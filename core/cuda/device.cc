@@ -8,6 +8,7 @@
 #include <memory>
 #include <mutex>
 #include <string>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "core/check.h"
@@ -275,6 +276,18 @@ bool CudaIsThere() {
   const bool there = cudaGetDeviceCount(&count) == cudaSuccess && count > 0;
   if (!there) cudaGetLastError();
   return there;
+}
+
+absl::StatusOr<std::vector<std::string>> CudaDevices() {
+  OT_ASSIGN_OR_RETURN(const int count, CountDevices());
+  std::vector<std::string> addresses;
+  for (int ordinal = 0; ordinal < count; ++ordinal) {
+    char address[32] = "";
+    OT_RETURN_IF_ERROR(StatusOf(cudaDeviceGetPCIBusId(address, sizeof address, ordinal),
+                                absl::StrCat("asking for the address of device ", ordinal)));
+    addresses.emplace_back(address);
+  }
+  return addresses;
 }
 
 absl::StatusOr<Device*> CudaDevice(int ordinal) {

@@ -5,6 +5,8 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "core/device.h"
@@ -14,6 +16,10 @@ namespace overtok {
 // Whether this program was built with CUDA, a driver answers, and it has a device that this
 // process may see (CUDA_VISIBLE_DEVICES). Never an error.
 bool CudaIsThere();
+
+// PCI addresses of the devices that this process may see, by ordinal; at least one, else the errors
+// of CudaDevice.
+absl::StatusOr<std::vector<std::string>> CudaDevices();
 
 // The device of this process: number `ordinal` of those that the process may see, which is the
 // process's rank among those of its host. Made at the first call, there once in a process: a later

@@ -6,11 +6,19 @@ namespace overtok {
 
 bool CudaIsThere() { return false; }
 
-absl::StatusOr<Device*> CudaDevice(int /*ordinal*/) {
+namespace {
+
+absl::Status Absent() {
   return absl::UnavailableError(
       "this program was built without CUDA: build it where the CUDA toolkit (12.0 or later, nvcc "
       "and cuBLASLt) is found, or use another device");
 }
+
+}  // namespace
+
+absl::StatusOr<std::vector<std::string>> CudaDevices() { return Absent(); }
+
+absl::StatusOr<Device*> CudaDevice(int /*ordinal*/) { return Absent(); }
 
 namespace cuda {
 

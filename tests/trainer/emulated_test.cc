@@ -12,7 +12,6 @@
 #include "core/cuda/emulation/device.h"
 #include "tests/support/temporary_directory.h"
 #include "tests/trainer/tiny_run.h"
-#include "trainer/layout.h"
 #include "trainer/train_loop.h"
 #include "trainer/train_step.h"
 #include "trainer/training_data.h"
@@ -150,13 +149,11 @@ TEST_F(EmulatedTest, RunsContinueWithTheSameBitsOnAnyThreads) {
   ExpectSame("whole", "parts");
 }
 
-TEST_F(EmulatedTest, ComputesInBf16OnOneRank) {
+TEST_F(EmulatedTest, ComputesInBf16) {
   const absl::StatusOr<LoadedConfig> loaded =
-      TinyConfig(directory_.path(), "ranks", {"train.device=emulated"});
+      TinyConfig(directory_.path(), "bf16", {"train.device=emulated"});
   OT_ASSERT_OK(loaded);
   EXPECT_EQ(loaded->config.train.precision, DType::kBF16);
-  EXPECT_TRUE(CheckLayout(*loaded, 1).ok());
-  OT_EXPECT_ERROR(CheckLayout(*loaded, 2), "train.device");
   OT_EXPECT_ERROR(
       TinyConfig(directory_.path(), "wide", {"train.device=emulated", "model.head_dim=130"}),
       "expected at most 128");

@@ -4,13 +4,17 @@
 #include <cmath>
 #include <cstring>
 #include <limits>
+#include <memory>
 #include <mutex>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "core/comm/mesh.h"
 #include "core/rng.h"
 #include "tests/support/thread_ranks.h"
 #include "trainer/config/load.h"
+#include "trainer/host_tensors.h"
+#include "trainer/open_device.h"
 
 namespace overtok::testing {
 namespace {
@@ -49,17 +53,20 @@ int CopiesThatDiffer(const std::vector<ShardedTensor>& parts, const LogicalTenso
 }
 
 // Gradients of a table's rows as a dense gradient: one row a call.
-void PutTableGradients(const ParameterSet& parameters, LogicalTensors* all) {
+void PutTableGradients(const Context& context, const ParameterSet& parameters,
+                       LogicalTensors* all) {
   for (const Parameter& parameter : parameters.all()) {
     if (!parameter.is_table()) continue;
     const TouchedRows& owned = parameter.owned;
     const int64_t rows = parameter.spec.shape[0], width = parameter.spec.shape[1];
     LogicalTensor& whole = (*all)[parameter.spec.name];
     whole.bytes.resize(static_cast<size_t>(rows * width) * sizeof(float));
+    std::vector<float> gradients(static_cast<size_t>(owned.count * width));
+    context.Read(owned.used_gradient(), gradients.data());
     for (int64_t i = 0; i < owned.count; ++i) {
       const int64_t row = GlobalOf(parameter.sharding, rows, owned.rows.data<uint32_t>()[i]);
       std::memcpy(whole.bytes.data() + static_cast<size_t>(row * width) * sizeof(float),
-                  owned.gradient.Rows(i, 1).raw(), static_cast<size_t>(width) * sizeof(float));
+                  gradients.data() + i * width, static_cast<size_t>(width) * sizeof(float));
     }
   }
 }
@@ -84,8 +91,10 @@ class OneRankOfRun {
         world_(world),
         mutex_(mutex),
         result_(result),
-        memory_(Memory::Mode::kReal),
-        mesh_(world, run.tensor, config.parallel.vocabulary_map),
+        memory_(Memory::Mode::kReal, run.device),
+        device_world_(WorldOf(run.device, world)),
+        mesh_(device_world_ != nullptr ? device_world_.get() : world, run.tensor,
+              config.parallel.vocabulary_map),
         train_(config, &mesh_, &memory_) {
     train_.Commit();
     train_.Initialize();
@@ -107,7 +116,7 @@ class OneRankOfRun {
     if (run_.finish) run_.finish(train_);
     Locked([&] {
       PutAll(train_.optimizer().owned_gradients(), &result_->gradients);
-      PutTableGradients(train_.parameters(), &result_->gradients);
+      PutTableGradients(train_.context(), train_.parameters(), &result_->gradients);
       PutAll(train_.optimizer().owned_values(), &result_->values);
       PutAll(train_.optimizer().state(), &result_->state);
       if (world_->rank() != 0) return;
@@ -117,8 +126,7 @@ class OneRankOfRun {
     world_->Barrier();
     Locked([&] {
       result_->copies_that_differ +=
-          CopiesThatDiffer(train_.parameters().values(), result_->values) +
-          CopiesThatDiffer(train_.optimizer().masters(), result_->values);
+          CopiesIn(train_.parameters().values()) + CopiesIn(train_.optimizer().masters());
       bool same = steps.size() == result_->steps.size() && error == result_->error;
       for (size_t i = 0; same && i < steps.size(); ++i) {
         same = SameResult(steps[i], result_->steps[i]);
@@ -133,8 +141,22 @@ class OneRankOfRun {
     const std::lock_guard<std::mutex> lock(*mutex_);
     body();
   }
-  static void PutAll(const std::vector<ShardedTensor>& parts, LogicalTensors* all) {
-    for (const ShardedTensor& part : parts) Put(part, all);
+  // Null on the CPU: the world itself.
+  static std::unique_ptr<Communicator> WorldOf(Device* device, Communicator* world) {
+    if (!device->own_memory()) return nullptr;
+    absl::StatusOr<std::unique_ptr<Communicator>> own = OnDevice(*world, device);
+    OT_CHECK(own.ok()) << own.status().ToString();
+    return std::move(*own);
+  }
+  void PutAll(const std::vector<ShardedTensor>& parts, LogicalTensors* all) {
+    HostTensors host(train_.context(), parts);
+    host.Read();
+    for (const ShardedTensor& part : host.tensors()) Put(part, all);
+  }
+  int CopiesIn(const std::vector<ShardedTensor>& parts) {
+    HostTensors host(train_.context(), parts);
+    host.Read();
+    return CopiesThatDiffer(host.tensors(), result_->values);
   }
 
   const RanksRun& run_;
@@ -142,6 +164,7 @@ class OneRankOfRun {
   std::mutex* mutex_;
   RanksResult* result_;
   Memory memory_;
+  std::unique_ptr<Communicator> device_world_;
   Mesh mesh_;
   TrainStep train_;
 };

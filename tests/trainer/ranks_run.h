@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "core/device.h"
 #include "core/sharding.h"
 #include "core/status.h"
 #include "data/batch.h"
@@ -46,6 +47,7 @@ struct RanksRun {
   std::function<void(TrainStep&)> prepare = {};  // called on every rank before the first step
   std::function<void(TrainStep&)> finish = {};   // and after the last
   std::function<Batch(const Config&, int64_t step)> batch = RanksBatch;
+  Device* device = CpuDevice();  // of all ranks
 };
 struct RanksResult {
   LogicalTensors initial, gradients;  // gradients: of the last step, tables scattered
