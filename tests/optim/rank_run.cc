@@ -252,7 +252,7 @@ std::map<std::string, std::vector<double>> ReferenceSteps(const RankSetup& setup
     std::vector<float> value(static_cast<size_t>(spec.shape.elements()));
     if (!setup.zero_values) {
       DrawInitialValues(spec, kSeed, Region::Part(spec.shape, Sharding()),
-                        Tensor(value.data(), {spec.shape.elements()}));
+                        Tensor(value.data(), {spec.shape.elements()}), /*device=*/nullptr);
     }
     ReferenceOptimizer::Tensor2d& tensor = parameters[spec.name];
     tensor.rows = spec.shape.rank() == 2 ? spec.shape[0] : 1;

@@ -31,6 +31,7 @@ class TableRun {
   std::vector<char> Bytes() const;
   // Takes over value, m, v and last of another run.
   void Load(const TableRun& other);
+  const ParameterSet& parameters() const { return parameters_; }
   Parameter& table() { return parameters_.all().front(); }
   const Parameter& table() const { return parameters_.all().front(); }
   Optimizer& optimizer() { return *optimizer_; }
