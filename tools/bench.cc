@@ -15,7 +15,8 @@ namespace {
 
 struct StepArguments {
   ConfigArguments config;
-  std::string ids = "uniform", predict;
+  std::string ids = "uniform", hardware;
+  bool predict = false;
   BenchStepOptions options;
 };
 
@@ -65,7 +66,11 @@ void PrintForecast(const StepForecast& forecast) {
 
 absl::StatusOr<int> PredictStep(const LoadedConfig& loaded, const StepArguments& arguments,
                                 IdDistribution ids) {
-  OT_ASSIGN_OR_RETURN(const Hardware hardware, LoadHardware(arguments.predict));
+  if (arguments.hardware.empty()) {
+    return absl::InvalidArgumentError(
+        "--predict needs a machine: --hardware FILE (configs/hardware/*.yaml)");
+  }
+  OT_ASSIGN_OR_RETURN(const Hardware hardware, LoadHardware(arguments.hardware));
   OT_ASSIGN_OR_RETURN(const StepForecast forecast,
                       ForecastSteps(loaded.config, ids, arguments.options.seed, hardware));
   std::printf("%s\n", forecast.ToJson().c_str());
@@ -77,7 +82,7 @@ absl::StatusOr<int> RunStep(const StepArguments& arguments, Communicator& world)
   BenchStepOptions options = arguments.options;
   OT_ASSIGN_OR_RETURN(options.ids, IdDistributionNamed(arguments.ids));
   OT_ASSIGN_OR_RETURN(const LoadedConfig loaded, LoadOnAll(arguments.config, world));
-  if (!arguments.predict.empty()) {
+  if (arguments.predict) {
     if (world.size() > 1) {
       return absl::InvalidArgumentError(
           "--predict counts the step of one rank; `overtok plan --ranks` predicts those of many");
@@ -117,9 +122,11 @@ void AddBench(Program& program) {
                    "Start at this step, with tables as so many steps leave them")
       ->capture_default_str();
   step->add_flag("--by-op", arguments->options.by_op, "Also print where the time goes, op by op");
-  step->add_option("--predict", arguments->predict,
-                   "Measure nothing: count what a step of each stage does, and tell how long it "
-                   "takes on this machine (configs/hardware/*.yaml)");
+  step->add_option("--hardware", arguments->hardware,
+                   "Machine to hold ops and step against (configs/hardware/*.yaml)");
+  step->add_flag("--predict", arguments->predict,
+                 "Measure nothing: count what a step of each stage does, and tell how long that "
+                 "takes on the machine");
   AddBenchOps(program, bench);
 }
 

@@ -1,48 +1,80 @@
-// `overtok bench ops`: each op of tools/op_cases.cc, timed on all threads, beside the ceiling that
-// this machine showed in the same run: a triad over memory, or the best of a large matrix product.
+// `overtok bench ops`: each op of tools/op_cases.h, timed on a device beside its ceiling. Ceilings
+// come from a described machine (--hardware), or on the CPU from this run: a triad over memory, and
+// the best of a large matrix product. --predict measures nothing and tells what the machine's
+// ceilings make of every op.
+//
+// On a device with memory of its own an op is asked for many times between two waits, by the wall
+// clock, so that launches overlap as they do in a step. Operands smaller than caches are pushed out
+// by a fill of other memory before each launch; the fill's own time is taken off.
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "core/cpu/parallel.h"
+#include "core/cuda/device.h"
+#include "core/cuda/emulation/device.h"
 #include "core/ops/kernels.h"
+#include "core/ops/profile.h"
 #include "tools/op_cases.h"
 #include "tools/program.h"
+#include "trainer/counting_device.h"
+#include "trainer/hardware.h"
 
 namespace overtok {
 namespace {
 
 struct Options {
-  std::string only;
+  std::string only, device = "auto", shape, hardware;
   double seconds = 0.3;
-  bool json = false;
+  bool predict = false, json = false;
 };
 
 struct Timing {
   double median = 0, best = 0;  // seconds a call
 };
 
+// What holds ops back: bytes and operations a second that this CPU showed, or a description.
+struct Ceilings {
+  double bandwidth = 0, f32 = 0, bf16 = 0;
+  std::optional<Hardware> hardware;
+
+  double Seconds(const Work& work) const {
+    if (hardware) return SecondsOf(work, *hardware);
+    const double moving = work.all_bytes() / bandwidth;
+    return std::max(moving, work.flops / (work.dtype == DType::kBF16 ? bf16 : f32));
+  }
+};
+
 double Now() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
-// At least five calls after one that warms up, for at least `seconds`.
+Timing Of(std::vector<double> times) {
+  std::sort(times.begin(), times.end());
+  return {times[times.size() / 2], times[0]};
+}
+
+// At least five calls after one that warms up, for at least `seconds`; `reset` before each is not
+// counted.
 template <class Call>
-Timing Time(double seconds, const Call& call) {
+Timing Time(
+    double seconds, const Call& call, const std::function<void()>& reset = [] {}) {
+  reset();
   call();
   std::vector<double> times;
   const double start = Now();
   do {
+    reset();
     const double before = Now();
     call();
     times.push_back(Now() - before);
   } while (times.size() < 5 || Now() - start < seconds);
-  std::sort(times.begin(), times.end());
-  return {times[times.size() / 2], times[0]};
+  return Of(std::move(times));
 }
 
 // a = b + 3 c over arrays of 128 MB: bytes per second, counting what the loop names (12 an
@@ -81,54 +113,177 @@ double ProductRate(DType operand, double seconds) {
   return 2.0 * kSize * kSize * kSize / timing.best;
 }
 
-Timing TimeCase(const OpCase& op, double seconds) {
-  Memory memory(Memory::Mode::kReal);
-  const auto call = op.prepare(memory);
-  Context context = CpuContext();
+// Counted by the op's own call, on a device that computes nothing.
+Work WorkOfCase(const OpCase& op) {
+  Memory memory(Memory::Mode::kReal, CountingDevice());
+  Operands operands(&memory, /*fill=*/false);
+  const OpCall call = op.prepare(operands);
+  Context context(CountingDevice());
   memory.Commit(&context);
-  return Time(seconds, [&] { call(context); });
+  ResetProfile();
+  call.run(context);
+  const std::vector<OpTime> ops = ReadProfile();
+  OT_CHECK_EQ(ops.size(), 1u) << op.name;
+  return ops[0].work;
+}
+
+// Operands beyond this stay in no cache of a GPU (50 MB) or are read again from memory.
+constexpr double kCachedBytes = 256 << 20;
+
+// Several batches of launches that each take `seconds` / 5 or more, a launch's time of each.
+Timing TimeOnDevice(const Context& context, const OpCall& call, const Tensor& flush,
+                    double seconds) {
+  const auto fill = [&] {
+    if (flush.defined()) Fill(context, {.x = flush, .value = 0});
+  };
+  const auto batch = [&](int64_t launches, bool with_op) {
+    if (call.reset != nullptr) call.reset(context);
+    context.Wait();
+    const double start = Now();
+    for (int64_t i = 0; i < launches; ++i) {
+      fill();
+      if (with_op) call.run(context);
+    }
+    context.Wait();
+    return (Now() - start) / static_cast<double>(launches);
+  };
+  batch(1, true);  // libraries choose their kernels
+  const double one = batch(1, true);
+  // What has to be reset is launched once at a time.
+  const int64_t launches = call.reset != nullptr
+                               ? 1
+                               : std::clamp(static_cast<int64_t>(seconds / 5 / std::max(one, 1e-7)),
+                                            int64_t{1}, int64_t{1000});
+  const double filling = flush.defined() ? batch(launches, false) : 0;
+  std::vector<double> times;
+  for (int i = 0; i < 5; ++i) times.push_back(std::max(batch(launches, true) - filling, 1e-9));
+  return Of(std::move(times));
+}
+
+Timing TimeCase(const OpCase& op, const Work& work, Device* device, double seconds) {
+  Memory memory(Memory::Mode::kReal, device);
+  Operands operands(&memory, /*fill=*/true);
+  const OpCall call = op.prepare(operands);
+  Tensor flush;
+  if (device->kind() == DeviceKind::kCuda && work.all_bytes() < kCachedBytes)
+    flush = operands.Take(DType::kF32, {static_cast<int64_t>(kCachedBytes) / 4});
+  Context context(device);
+  memory.Commit(&context);
+  context.SendInputs();
+  if (device->own_memory()) return TimeOnDevice(context, call, flush, seconds);
+  return Time(
+      seconds, [&] { call.run(context); },
+      [&] {
+        if (call.reset != nullptr) call.reset(context);
+      });
+}
+
+absl::StatusOr<Device*> DeviceNamed(const std::string& name) {
+  if (name == "cuda" || (name == "auto" && CudaIsThere())) return CudaDevice(0);
+  if (name == "cpu" || name == "auto") return CpuDevice();
+  if (name == "emulated") return EmulatedDevice();
+  return absl::InvalidArgumentError("--device is \"" + name +
+                                    "\", expected auto, cpu, cuda or emulated");
+}
+
+// The shapes to go through: on a GPU those of a model in the middle.
+absl::StatusOr<std::vector<OpShapes>> Shapes(const Options& options, const Device* device) {
+  std::string name = options.shape;
+  if (name.empty())
+    name = device == nullptr || device->kind() == DeviceKind::kCuda ? "300m" : "small";
+  std::vector<OpShapes> shapes;
+  if (name == "all") {
+    for (const std::string& one : OpShapeNames()) {
+      if (one == "small") continue;
+      OT_ASSIGN_OR_RETURN(shapes.emplace_back(), OpShapesNamed(one));
+    }
+    return shapes;
+  }
+  OT_ASSIGN_OR_RETURN(shapes.emplace_back(), OpShapesNamed(name));
+  return shapes;
+}
+
+absl::StatusOr<Ceilings> FindCeilings(const Options& options, const Device* device) {
+  Ceilings ceilings;
+  if (!options.hardware.empty()) {
+    OT_ASSIGN_OR_RETURN(ceilings.hardware, LoadHardware(options.hardware));
+  } else if (options.predict) {
+    return absl::InvalidArgumentError(
+        "--predict needs a machine: --hardware FILE (configs/hardware/*.yaml)");
+  } else if (device->own_memory()) {
+    return absl::InvalidArgumentError(
+        "ops of a GPU are held against a described machine: --hardware "
+        "FILE (configs/hardware/h200.yaml)");
+  } else {
+    ceilings.bandwidth = TriadBandwidth(options.seconds);
+    ceilings.f32 = ProductRate(DType::kF32, options.seconds);
+    ceilings.bf16 = ProductRate(DType::kBF16, options.seconds);
+  }
+  return ceilings;
+}
+
+void PrintHeader(const Options& options, const Device* device, const Ceilings& ceilings) {
+  std::printf("device %s, ", device == nullptr ? "none" : NameOf(device->kind()));
+  if (ceilings.hardware) {
+    std::printf("ceilings of %s\n\n", options.hardware.c_str());
+  } else {
+    std::printf("threads %d, triad %.1f GB/s, products of 2048 f32 %.0f, bf16 %.0f GFLOP/s\n\n",
+                cpu::Threads(), ceilings.bandwidth / 1e9, ceilings.f32 / 1e9, ceilings.bf16 / 1e9);
+  }
+  std::printf("%-5s %-25s %-12s %-21s %10s %10s %-8s %10s %8s\n", "model", "op", "storage", "shape",
+              "ms", "rate", "", "at ceiling", "ceiling");
 }
 
 absl::StatusOr<int> Run(const Options& options) {
-  std::vector<OpCase> cases;
-  for (OpCase& op : OpCases())
-    if (op.name.find(options.only) != std::string::npos) cases.push_back(std::move(op));
-  if (cases.empty())
+  Device* device = nullptr;
+  if (!options.predict) {
+    OT_ASSIGN_OR_RETURN(device, DeviceNamed(options.device));
+  }
+  OT_ASSIGN_OR_RETURN(const std::vector<OpShapes> shapes, Shapes(options, device));
+  OT_ASSIGN_OR_RETURN(const Ceilings ceilings, FindCeilings(options, device));
+  nlohmann::ordered_json json;
+  json["predicted"] = options.predict;
+  if (device != nullptr) json["device"] = NameOf(device->kind());
+  if (ceilings.hardware) {
+    json["hardware"] = options.hardware;
+  } else {
+    json["threads"] = cpu::Threads();
+    json["ceilings"] = {{"triad_gb_per_second", ceilings.bandwidth / 1e9},
+                        {"f32_gflop_per_second", ceilings.f32 / 1e9},
+                        {"bf16_gflop_per_second", ceilings.bf16 / 1e9}};
+  }
+  json["ops"] = nlohmann::ordered_json::array();
+  if (!options.json) PrintHeader(options, device, ceilings);
+  for (const OpShapes& size : shapes) {
+    for (const OpCase& op : OpCases(size)) {
+      if (op.name.find(options.only) == std::string::npos) continue;
+      const Work work = WorkOfCase(op);
+      const double ceiling = ceilings.Seconds(work);
+      const Timing timing = device == nullptr ? Timing{ceiling, ceiling}
+                                              : TimeCase(op, work, device, options.seconds);
+      const bool products = work.products();
+      const double rate = (products ? work.flops : work.all_bytes()) / timing.median;
+      if (!options.json) {
+        std::printf("%-5s %-25s %-12s %-21s %10.3f %10.1f %-8s %10.3f %7.0f%%\n", size.name.c_str(),
+                    op.name.c_str(), op.storage.c_str(), op.shape.c_str(), timing.median * 1e3,
+                    rate / 1e9, products ? "GFLOP/s" : "GB/s", ceiling * 1e3,
+                    100 * ceiling / timing.median);
+        std::fflush(stdout);
+      }
+      json["ops"].push_back({{"model", size.name},
+                             {"name", op.name},
+                             {"storage", op.storage},
+                             {"shape", op.shape},
+                             {"milliseconds", timing.median * 1e3},
+                             {"best_milliseconds", timing.best * 1e3},
+                             {products ? "gflop_per_second" : "gb_per_second", rate / 1e9},
+                             {"ceiling_milliseconds", ceiling * 1e3},
+                             {"of_ceiling", ceiling / timing.median}});
+    }
+  }
+  if (json["ops"].empty()) {
     return absl::InvalidArgumentError("--only " + options.only +
                                       ": no op has that in its name; leave it out to see all");
-  const double bandwidth = TriadBandwidth(options.seconds);
-  const double f32 = ProductRate(DType::kF32, options.seconds);
-  const double bf16 = ProductRate(DType::kBF16, options.seconds);
-  nlohmann::ordered_json json;
-  json["threads"] = cpu::Threads();
-  json["ceilings"] = {{"triad_gb_per_second", bandwidth / 1e9},
-                      {"f32_gflop_per_second", f32 / 1e9},
-                      {"bf16_gflop_per_second", bf16 / 1e9}};
-  json["ops"] = nlohmann::ordered_json::array();
-  if (!options.json) {
-    std::printf("threads %d, triad %.1f GB/s, products of 2048 f32 %.0f, bf16 %.0f GFLOP/s\n\n",
-                cpu::Threads(), bandwidth / 1e9, f32 / 1e9, bf16 / 1e9);
-    std::printf("%-25s %-12s %-21s %10s %10s %-8s %8s\n", "op", "storage", "shape", "ms", "rate",
-                "", "ceiling");
-  }
-  for (const OpCase& op : cases) {
-    const Timing timing = TimeCase(op, options.seconds);
-    const bool memory = op.ceiling == Ceiling::kMemory;
-    const double limit = memory ? bandwidth : op.ceiling == Ceiling::kF32Products ? f32 : bf16;
-    const double rate = op.work / timing.median;
-    if (!options.json) {
-      std::printf("%-25s %-12s %-21s %10.3f %10.1f %-8s %7.0f%%\n", op.name.c_str(),
-                  op.storage.c_str(), op.shape.c_str(), timing.median * 1e3, rate / 1e9,
-                  memory ? "GB/s" : "GFLOP/s", 100 * rate / limit);
-      std::fflush(stdout);
-    }
-    json["ops"].push_back({{"name", op.name},
-                           {"storage", op.storage},
-                           {"shape", op.shape},
-                           {"milliseconds", timing.median * 1e3},
-                           {"best_milliseconds", timing.best * 1e3},
-                           {memory ? "gb_per_second" : "gflop_per_second", rate / 1e9},
-                           {"of_ceiling", rate / limit}});
   }
   if (options.json) std::printf("%s\n", json.dump().c_str());
   return 0;
@@ -142,6 +297,15 @@ void AddBenchOps(Program& program, CLI::App* bench) {
       program.AddBelow(bench, "ops", "Each op beside its ceiling: memory, or matrix products",
                        [options] { return Run(*options); });
   ops->add_option("--only", options->only, "Only ops with this in their name");
+  ops->add_option("--device", options->device, "auto, cpu, cuda or emulated")
+      ->capture_default_str();
+  ops->add_option("--shape", options->shape,
+                  "Sizes of the ops: small, a recipe's (130m, 300m, 520m, 1_2b), or all of these "
+                  "(on a GPU and with --predict 300m, else small)");
+  ops->add_option("--hardware", options->hardware,
+                  "Machine whose ceilings ops are held against (configs/hardware/*.yaml)");
+  ops->add_flag("--predict", options->predict,
+                "Measure nothing: tell the times that the ceilings allow");
   ops->add_option("--seconds", options->seconds, "Time for each op at least")
       ->capture_default_str();
   ops->add_flag("--json", options->json, "One JSON object instead of a table");

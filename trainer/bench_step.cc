@@ -34,6 +34,7 @@ double Median(std::vector<double> values) {
   return n % 2 == 1 ? values[n / 2] : (values[n / 2 - 1] + values[n / 2]) / 2;
 }
 
+constexpr double kGib = 1024.0 * 1024.0 * 1024.0;
 // Batches of so many bytes are made before the clock starts; longer benchmarks meet them again.
 constexpr int64_t kRingBytes = int64_t{256} << 20;
 
@@ -77,6 +78,7 @@ std::string BenchStepResult::ToJson() const {
   json["gflops"] = gflops;
   json["peak_gib"] = peak_gib;
   json["planned_gib"] = planned_gib;
+  if (device != "cpu") json["host_planned_gib"] = host_planned_gib;
   json["threads"] = threads;
   json["ranks"] = ranks;
   json["tensor"] = tensor;
@@ -94,6 +96,14 @@ std::string BenchStepResult::ToJson() const {
   json["candidates"] = candidates;
   json["stage"] = stage;
   json["overflow_share"] = overflow_share;
+  if (by_op && device != "cpu") json["ops_wait"] = true;
+  for (const OpTime& op : ops) {
+    json["ops"].push_back({{"name", op.name},
+                           {"calls", static_cast<double>(op.calls) / static_cast<double>(steps)},
+                           {"ms", op.seconds / static_cast<double>(steps) * 1e3},
+                           {"flops", op.work.flops / static_cast<double>(steps)},
+                           {"bytes", op.work.all_bytes() / static_cast<double>(steps)}});
+  }
   return json.dump();
 }
 
@@ -112,7 +122,7 @@ struct Times {
 double PeakGib() {
   rusage usage{};
   getrusage(RUSAGE_SELF, &usage);
-  return static_cast<double>(usage.ru_maxrss) * 1024.0 / (1024.0 * 1024.0 * 1024.0);
+  return static_cast<double>(usage.ru_maxrss) * 1024.0 / kGib;
 }
 
 // Bytes that groups of this rank have sent so far.
@@ -179,14 +189,15 @@ absl::StatusOr<BenchStepResult> BenchStep(const LoadedConfig& loaded,
   times.TakeSlowest(*world);
   const auto own = std::accumulate(out.bytes_sent.begin(), out.bytes_sent.end(), int64_t{0});
   std::vector<double> largest = {static_cast<double>(own), PeakGib(),
-                                 static_cast<double>(memory.total()) / (1024.0 * 1024.0 * 1024.0)};
+                                 static_cast<double>(memory.total()) / kGib,
+                                 static_cast<double>(memory.host_bytes()) / kGib};
   world->AllReduceMax(largest, Traffic::kControl);
   world->AllReduceSum(std::span<int64_t>(out.bytes_sent), Traffic::kControl);
 
   out.first_step = first;
   out.stage = StageNumber(config, first + count - 1);
   if (blocks > 0) out.overflow_share = static_cast<double>(overflows) / static_cast<double>(blocks);
-  out.ids = options.ids == IdDistribution::kZipf ? "zipf" : "uniform";
+  out.ids = NameOf(options.ids);
   const auto tokens = static_cast<double>(config.tokens_per_step());
   const double seconds = Median(times.whole);
   out.tokens_per_second = tokens / seconds;
@@ -198,11 +209,13 @@ absl::StatusOr<BenchStepResult> BenchStep(const LoadedConfig& loaded,
   out.bytes_sent_most = static_cast<int64_t>(largest[0]);
   out.peak_gib = largest[1];
   out.planned_gib = largest[2];
+  out.host_planned_gib = largest[3];
   out.threads = cpu::Threads();
   out.ranks = world->size();
   out.tensor = config.parallel.tensor;
   out.precision = config.train.precision == DType::kBF16 ? "bf16" : "f32";
-  out.device = "cpu";
+  out.device = NameOf(device->kind());
+  out.by_op = options.by_op;
   if (options.by_op) out.ops = ReadProfile();
   out.steps = options.repetitions;
   return out;

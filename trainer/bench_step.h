@@ -32,20 +32,25 @@ struct BenchStepResult {
          optimizer_ms = 0;  // medians, each on its own
   double gflops = 0;        // useful work: 3 * the forward FLOPs it computes, of the median step
   double peak_gib = 0;      // peak resident memory of the process; of several the largest
-  double planned_gib = 0;   // what the plan says the step takes; of several ranks the largest
-  int threads = 0;          // of a rank
+  // What the plan says the step takes, of several ranks the largest: on a device with memory of its
+  // own there, and beside it in host memory.
+  double planned_gib = 0, host_planned_gib = 0;
+  int threads = 0;  // of a rank
   int ranks = 1;
   int64_t tensor = 1;
   // That a step sends by kind (core/comm/communicator.h), all ranks together; of the last step.
   std::array<int64_t, kTrafficKinds> bytes_sent{};
   int64_t bytes_sent_most = 0;  // of one rank, all kinds
   std::string precision, device, ids;
+  bool by_op = false;
   // Of the last step: P of the main head and its stage, from 0; V and the number of stages with the
   // full softmax.
   int64_t candidates = 0, stage = 0;
   double overflow_share = 0;  // of the main head's blocks, over the counted steps
   int64_t first_step = 0;     // table_age
-  // With by_op: totals over the counted steps, longest first, and how many steps these were.
+  // With by_op: totals over the counted steps, longest first, and how many steps these were. On a
+  // device with memory of its own every op was timed between two waits, which makes the step
+  // longer.
   std::vector<OpTime> ops;
   int64_t steps = 0;
   std::string ToJson() const;  // one object, one line
