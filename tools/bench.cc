@@ -64,35 +64,48 @@ void PrintForecast(const StepForecast& forecast) {
   }
 }
 
-absl::StatusOr<int> PredictStep(const LoadedConfig& loaded, const StepArguments& arguments,
-                                IdDistribution ids) {
+absl::StatusOr<StepForecast> Forecast(const LoadedConfig& loaded, const StepArguments& arguments,
+                                      IdDistribution ids) {
   if (arguments.hardware.empty()) {
     return absl::InvalidArgumentError(
         "--predict needs a machine: --hardware FILE (configs/hardware/*.yaml)");
   }
   OT_ASSIGN_OR_RETURN(const Hardware hardware, LoadHardware(arguments.hardware));
-  OT_ASSIGN_OR_RETURN(const StepForecast forecast,
-                      ForecastSteps(loaded.config, ids, arguments.options.seed, hardware));
-  std::printf("%s\n", forecast.ToJson().c_str());
-  if (arguments.options.by_op) PrintForecast(forecast);
-  return 0;
+  return ForecastSteps(loaded.config, ids, arguments.options.seed, hardware);
+}
+
+// What the machine would make of the measured step.
+absl::Status HoldAgainstForecast(const LoadedConfig& loaded, const StepArguments& arguments,
+                                 IdDistribution ids, BenchStepResult* result) {
+  OT_ASSIGN_OR_RETURN(const StepForecast forecast, Forecast(loaded, arguments, ids));
+  for (const ForecastStage& stage : forecast.stages) {
+    if (stage.span.candidates == result->candidates)
+      result->predicted_step_ms = stage.seconds() * 1e3;
+  }
+  return absl::OkStatus();
 }
 
 absl::StatusOr<int> RunStep(const StepArguments& arguments, Communicator& world) {
   BenchStepOptions options = arguments.options;
   OT_ASSIGN_OR_RETURN(options.ids, IdDistributionNamed(arguments.ids));
   OT_ASSIGN_OR_RETURN(const LoadedConfig loaded, LoadOnAll(arguments.config, world));
-  if (arguments.predict) {
-    if (world.size() > 1) {
-      return absl::InvalidArgumentError(
-          "--predict counts the step of one rank; `overtok plan --ranks` predicts those of many");
-    }
-    return PredictStep(loaded, arguments, options.ids);
+  if ((arguments.predict || !arguments.hardware.empty()) && world.size() > 1) {
+    return absl::InvalidArgumentError(
+        "--predict and --hardware count the step of one rank; `overtok plan --ranks` predicts "
+        "those of many");
   }
-  OT_ASSIGN_OR_RETURN(const BenchStepResult result, BenchStep(loaded, options, &world));
+  if (arguments.predict) {
+    OT_ASSIGN_OR_RETURN(const StepForecast forecast, Forecast(loaded, arguments, options.ids));
+    std::printf("%s\n", forecast.ToJson().c_str());
+    if (options.by_op) PrintForecast(forecast);
+    return 0;
+  }
+  OT_ASSIGN_OR_RETURN(BenchStepResult result, BenchStep(loaded, options, &world));
+  if (!arguments.hardware.empty())
+    OT_RETURN_IF_ERROR(HoldAgainstForecast(loaded, arguments, options.ids, &result));
   if (world.rank() != 0) return 0;
   std::printf("%s\n", result.ToJson().c_str());
-  if (arguments.options.by_op) PrintOps(result);
+  if (options.by_op) PrintOps(result);
   return 0;
 }
 
@@ -123,7 +136,8 @@ void AddBench(Program& program) {
       ->capture_default_str();
   step->add_flag("--by-op", arguments->options.by_op, "Also print where the time goes, op by op");
   step->add_option("--hardware", arguments->hardware,
-                   "Machine to hold ops and step against (configs/hardware/*.yaml)");
+                   "Machine whose predicted step stands beside the measured one "
+                   "(configs/hardware/*.yaml)");
   step->add_flag("--predict", arguments->predict,
                  "Measure nothing: count what a step of each stage does, and tell how long that "
                  "takes on the machine");

@@ -96,6 +96,10 @@ std::string BenchStepResult::ToJson() const {
   json["candidates"] = candidates;
   json["stage"] = stage;
   json["overflow_share"] = overflow_share;
+  if (predicted_step_ms > 0) {
+    json["predicted_step_ms"] = predicted_step_ms;
+    json["predicted_tokens_per_second"] = tokens_per_second * step_ms / predicted_step_ms;
+  }
   if (by_op && device != "cpu") json["ops_wait"] = true;
   for (const OpTime& op : ops) {
     json["ops"].push_back({{"name", op.name},

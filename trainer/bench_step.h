@@ -53,6 +53,8 @@ struct BenchStepResult {
   // longer.
   std::vector<OpTime> ops;
   int64_t steps = 0;
+  // Of a described machine (ForecastSteps), where one was named: a step of this stage; 0: none.
+  double predicted_step_ms = 0;
   std::string ToJson() const;  // one object, one line
 };
 
