@@ -46,6 +46,8 @@ class Planned : public Device {
 }  // namespace
 
 absl::StatusOr<Device*> OpenDevice(const Config& config, Communicator& world) {
+  // auto may have come to something else on another host.
+  OT_RETURN_IF_ERROR(CheckSame(world, "train.device", NameOf(config.train.device)));
   switch (config.train.device) {
     case DeviceKind::kCpu:
       return CpuDevice();

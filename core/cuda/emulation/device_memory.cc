@@ -64,6 +64,8 @@ class Region {
     in_use_ -= bytes;
     RemoveMemory(data);
     blocks_.erase(block);
+    // Nothing is left: opening and closing need not go over what was.
+    if (blocks_.empty() && open_ == 0) low_ = used_ = (used_ + kPage - 1) / kPage * kPage;
   }
 
   void Open() {
@@ -88,8 +90,8 @@ class Region {
     base_ = static_cast<char*>(base);
   }
   void Protect(int protection, int64_t end) {
-    const int64_t bytes = (end + kPage - 1) / kPage * kPage;
-    if (bytes > 0) OT_CHECK_EQ(mprotect(base_, static_cast<size_t>(bytes), protection), 0);
+    const int64_t bytes = (end + kPage - 1) / kPage * kPage - low_;
+    if (bytes > 0) OT_CHECK_EQ(mprotect(base_ + low_, static_cast<size_t>(bytes), protection), 0);
   }
 
   struct Block {
@@ -98,6 +100,7 @@ class Region {
   };
   std::mutex mutex_;
   char* base_ = nullptr;
+  int64_t low_ = 0;  // begin of a page; no block lies before it
   int64_t used_ = 0, in_use_ = 0;
   int open_ = 0;
   std::map<int64_t, Block> blocks_;  // by offset
