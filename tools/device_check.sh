@@ -201,33 +201,51 @@ YAML
   rm -f ./*.h5
 fi
 
+# Predictions stand beside all that is measured: what the hardware file's rates make of the same ops.
+hardware="$here/configs/hardware/h200.yaml"
+# A line an op: model, name, shape, milliseconds, predicted milliseconds, share of the ceiling.
+op_lines() {
+  sed 's/},{/},\n{/g' "$1" | sed -nE 's/.*"model":"([^"]*)","name":"([^"]*)","storage":"([^"]*)","shape":"([^"]*)","milliseconds":([^,]*),.*"ceiling_milliseconds":([^,]*),"of_ceiling":([^,}]*).*/\1|\2|\4|\5|\6|\7/p' |
+    awk -F'|' '{ printf "        %-5s %-25s %-22s %9.3f ms  predicted %9.3f  %4.0f%%\n", $1, $2, $3, $4, $5, 100 * $6 }'
+}
 if [[ $sanitize == 0 ]] && wants ops; then
-  if [[ "$device" == cpu ]]; then
-    attempt 60 bench_ops.log "${overtok[@]}" bench ops --json
-  else
-    attempt 60 bench_ops.log "${overtok[@]}" bench ops --device "$device" --json
-  fi
-  if [[ $result == passed ]]; then
-    record ops all "$result" "$took" "\"bench\": $(tr '\n' ' ' <bench_ops.log)"
-  else
-    record ops all "$result" "$took" "$(reason bench_ops.log)" "$(tail -n 1 bench_ops.log | cut -c1-100)"
-  fi
+  # The emulation is no measurement: a few ops try the script.
+  shapes=(300m 1_2b 130m)
+  flags=()
+  if [[ "$device" == emulated ]]; then flags=(--only sum); fi
+  if [[ "$device" != cuda ]]; then shapes=(small); fi
+  for shape in "${shapes[@]}"; do
+    log="ops_$shape.log"
+    attempt 60 "$log" "${overtok[@]}" bench ops --device "$device" --shape "$shape" --hardware "$hardware" --seconds 0.1 ${flags[@]+"${flags[@]}"} --json
+    if [[ $result == passed ]]; then
+      record ops "$shape" "$result" "$took" "\"bench\": $(grep '^{' "$log" | tail -n 1)"
+      grep '^{' "$log" | tail -n 1 >ops.json
+      op_lines ops.json | tee -a table.txt
+      rm -f ops.json
+    else
+      record ops "$shape" "$result" "$took" "$(reason "$log")" "$(tail -n 1 "$log" | cut -c1-100)"
+    fi
+  done
 fi
 
 if [[ $sanitize == 0 ]] && wants steps; then
-  # Batches of one micro-batch, so that six runs fit into the time; the optimizer's share is larger than in a run by
-  # recipe, which has four (1.2B: eight) of them.
+  # Batches of 32 windows, so that all runs fit into the time; the optimizer's share is larger than in a run by recipe,
+  # which has 128 or 256. The ids name as many classes as text does: candidates have room, as in a run. Tables have a
+  # tenth of the rows, whose values would take minutes to draw; a step touches nearly as many of them.
   for case in 130m: 130m:ss 300m: 300m:ss 300m:ot_h_ss 520m: 520m:ss 1_2b: 1_2b:ss; do
     recipe="${case%%:*}" arm="${case##*:}"
     name="$recipe${arm:+_$arm}"
     laid=()
+    keys=(train.batch_sequences=32 train.precision=bf16)
     if [[ -n "$arm" ]]; then laid=(--arm "$here/configs/arms/$arm.yaml"); fi
-    attempt 60 "step_$name.log" "${overtok[@]}" bench step "$here/configs/recipes/$recipe.yaml" "${laid[@]}" \
-      --ids zipf --warmup 1 --repetitions 3 train.device="$device" train.batch_sequences=32
+    if [[ "$arm" == ot_h_ss ]]; then keys+=(model.ngram_embedding.rows=1280000); fi
+    if [[ "$recipe" == 1_2b ]]; then keys+=(train.micro_batch_sequences=16); fi
+    attempt 60 "step_$name.log" "${overtok[@]}" bench step "$here/configs/recipes/$recipe.yaml" ${laid[@]+"${laid[@]}"} \
+      --hardware "$hardware" --ids text --warmup 1 --repetitions 3 train.device="$device" "${keys[@]}"
     if [[ $result == passed ]]; then
       json="$(grep '^{' "step_$name.log" | tail -n 1)"
       record step "$name" "$result" "$took" "\"bench\": $json" \
-        "$(sed -nE 's/.*"tokens_per_second":([0-9.e+]*).*/\1 tokens\/s/p' <<<"$json")"
+        "$(sed -nE 's/.*"tokens_per_second":([0-9]*).*"step_ms":([0-9]*).*"predicted_step_ms":([0-9]*).*"predicted_tokens_per_second":([0-9]*).*/\2 ms, predicted \3; \1 tokens\/s, predicted \4/p' <<<"$json")"
     else
       record step "$name" "$result" "$took" "$(reason "step_$name.log")" "$(tail -n 1 "step_$name.log" | cut -c1-100)"
     fi
