@@ -2,6 +2,7 @@
 // through host memory: the contracts of ranks on CPUs (docs/parallel.md). Data ranks change no bit
 // of a run of one rank there; tensor ranks agree with it to rounding.
 #include <gtest/gtest.h>
+#include <omp.h>
 
 #include <cmath>
 
@@ -91,6 +92,19 @@ TEST(EmulatedRanks, OneMicroBatchOfEachRank) {
   const Config config = Tiny(2, "f32");
   const RanksResult alone = Train(config, 1, 1), two = Train(config, 2, 1);
   ExpectWhole(alone);
+  ExpectWhole(two);
+  ExpectSameBits(two, alone);
+}
+
+// Kernels of two ranks at once, each on threads of its own.
+TEST(EmulatedRanks, ThreadsOfRanksChangeNoBit) {
+  const Config config = Tiny(4, "bf16");
+  const RanksResult alone = Train(config, 1, 1);
+  const RanksResult two =
+      TrainOnRanks(config, {.data = 2,
+                            .steps = 2,
+                            .prepare = [](TrainStep&) { omp_set_num_threads(3); },
+                            .device = EmulatedDevice()});
   ExpectWhole(two);
   ExpectSameBits(two, alone);
 }
