@@ -91,8 +91,10 @@ class Predictor {
         hardware_.AttentionOf(config_.train.precision, model_.head_dim);
     seconds += Compute("attention forward", (1 + again_) * flops.attention * each,
                        attention.forward * devices_);
-    seconds += Compute("attention backward", 2.5 * flops.attention * each,
-                       attention.backward * devices_);
+    // Counted as twice the forward pass, as everywhere in FLOPs of a model; kernels do 5 products
+    // to 2.
+    seconds += Compute("attention backward", 2 * flops.attention * each,
+                       attention.backward * devices_ * 2 / 2.5);
     const double heads = flops.head * busiest_ + flops.second_token_head + flops.ngram_head;
     heads_ = Compute("heads: products", 3 * heads * each, rate);
     seconds += heads_;

@@ -7,8 +7,8 @@
 namespace overtok {
 namespace {
 
-const Kernels* inner = nullptr;  // null: work is only counted
-Kernels wrapped;
+const Kernels* inner = nullptr;
+Kernels timed, counted;
 std::map<std::string, OpTime> times;
 
 double Now() {
@@ -23,43 +23,51 @@ std::string Label(const char* name, const MatmulArgs& args) {
   return std::string(name) + " " + ShapeOf(args);
 }
 
+template <class Args>
+void Record(const char* name, const Args& args, double seconds) {
+  const Work work = WorkOf(args);
+  const auto [at, fresh] = times.try_emplace(Label(name, args));
+  OpTime& time = at->second;
+  ++time.calls;
+  time.seconds += seconds;
+  if (fresh) {
+    time.work = work;
+  } else {
+    time.work += work;
+  }
+}
+
 template <auto kMember>
-struct Timer {
+struct Op {
   static inline const char* name = nullptr;
 
   template <class Args>
-  static void Run(const Context& context, const Args& args) {
-    const bool behind = inner != nullptr && context.device().own_memory();
+  static void Time(const Context& context, const Args& args) {
+    const bool behind = context.device().own_memory();
     if (behind) context.Wait();
     const double start = Now();
-    if (inner != nullptr) (inner->*kMember)(context, args);
+    (inner->*kMember)(context, args);
     if (behind) context.Wait();
-    const double seconds = inner != nullptr ? Now() - start : 0;
-    const Work work = WorkOf(args);
-    const auto [at, fresh] = times.try_emplace(Label(name, args));
-    OpTime& time = at->second;
-    ++time.calls;
-    time.seconds += seconds;
-    if (fresh) {
-      time.work = work;
-    } else {
-      time.work += work;
-    }
+    Record(name, args, Now() - start);
   }
   template <class Args>
-  static Kernel<Args> Around(Kernel<Args> Kernels::*member) {
-    return inner != nullptr && inner->*member == nullptr ? nullptr : &Run<Args>;
+  static void Count(const Context& /*context*/, const Args& args) {
+    Record(name, args, 0);
+  }
+  template <class Args>
+  static void Install(Kernel<Args> Kernels::*member) {
+    timed.*member = inner == nullptr || inner->*member == nullptr ? nullptr : &Time<Args>;
+    counted.*member = &Count<Args>;
   }
 };
 
 template <auto kMember>
 void Install(const char* name) {
-  Timer<kMember>::name = name;
-  wrapped.*kMember = Timer<kMember>::Around(kMember);
+  Op<kMember>::name = name;
+  Op<kMember>::Install(kMember);
 }
 
-const Kernels& Start(const Kernels* kernels) {
-  inner = kernels;
+void InstallAll() {
   times.clear();
   Install<&Kernels::fill>("fill");
   Install<&Kernels::cast>("cast");
@@ -93,14 +101,20 @@ const Kernels& Start(const Kernels* kernels) {
   Install<&Kernels::table_replay_rows>("table_replay_rows");
   Install<&Kernels::table_lookup>("table_lookup");
   Install<&Kernels::table_update>("table_update");
-  return wrapped;
 }
 
 }  // namespace
 
-const Kernels& StartProfile(const Kernels& kernels) { return Start(&kernels); }
+const Kernels& StartProfile(const Kernels& kernels) {
+  inner = &kernels;
+  InstallAll();
+  return timed;
+}
 
-const Kernels& StartCount() { return Start(nullptr); }
+const Kernels& StartCount() {
+  InstallAll();
+  return counted;
+}
 
 void ResetProfile() { times.clear(); }
 
