@@ -9,7 +9,7 @@
 namespace overtok {
 namespace {
 
-constexpr int64_t kDrawn = int64_t{1} << 20;
+constexpr int64_t kDrawn = int64_t{1} << 18;
 
 // Host memory to a tensor of any device.
 void Put(const Context& context, const void* from, const Tensor& to) {

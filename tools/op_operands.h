@@ -15,7 +15,7 @@ class Operands {
   // `fill` false: tensors keep what their device gives them, for ops that are only counted.
   Operands(Memory* memory, bool fill) : memory_(*memory), fill_(fill) {}
 
-  // Standard normal values, truncated; beyond 2^20 of them the same again.
+  // Standard normal values, truncated; beyond 2^18 of them the same again.
   Tensor Normal(DType dtype, Shape shape);
   Tensor Constant(DType dtype, Shape shape, double value);
   // Below `limit`, any order, repeats.

@@ -28,10 +28,11 @@ struct BenchStepOptions {
 
 struct BenchStepResult {
   double tokens_per_second = 0;  // of the median step
-  double step_ms = 0, forward_ms = 0, backward_ms = 0,
-         optimizer_ms = 0;  // medians, each on its own
-  double gflops = 0;        // useful work: 3 * the forward FLOPs it computes, of the median step
-  double peak_gib = 0;      // peak resident memory of the process; of several the largest
+  // Medians, each on its own. On a device that runs behind the host the parts are the host's; the
+  // step is whole, because every step waits for its gradients' norms and so for the step before.
+  double step_ms = 0, forward_ms = 0, backward_ms = 0, optimizer_ms = 0;
+  double gflops = 0;    // useful work: 3 * the forward FLOPs it computes, of the median step
+  double peak_gib = 0;  // peak resident memory of the process; of several the largest
   // What the plan says the step takes, of several ranks the largest: on a device with memory of its
   // own there, and beside it in host memory.
   double planned_gib = 0, host_planned_gib = 0;

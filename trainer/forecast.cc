@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <array>
+#include <chrono>
+#include <functional>
 #include <nlohmann/json.hpp>
 
 #include "absl/strings/match.h"
@@ -19,6 +21,10 @@ namespace {
 // Of a run whose length follows from its corpus: enough that every stage has steps.
 constexpr int64_t kStandInSteps = 1000;
 constexpr double kGib = 1024.0 * 1024.0 * 1024.0;
+
+double Now() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
 
 // Whether one of a product's sizes ("matmul 4096x24576x512 nt") is `size`.
 bool HasSize(absl::string_view name, int64_t size) {
@@ -96,7 +102,8 @@ std::string StepForecast::ToJson() const {
     nlohmann::ordered_json one = {{"candidates", stage.span.candidates},
                                   {"share_of_steps", stage.share},
                                   {"step_ms", stage.seconds() * 1e3},
-                                  {"tokens_per_second", tokens / stage.seconds()}};
+                                  {"tokens_per_second", tokens / stage.seconds()},
+                                  {"host_ms_here", stage.host_seconds * 1e3}};
     for (int p = 0; p < kStepParts; ++p) {
       const auto part = static_cast<StepPart>(p);
       one["parts_ms"][NameOf(part)] = stage.seconds(part) * 1e3;
@@ -136,8 +143,12 @@ absl::StatusOr<StepForecast> ForecastSteps(Config config, IdDistribution ids, ui
     stage.share =
         static_cast<double>(span.end - span.begin) / static_cast<double>(config.train.steps);
     source.Fill(step, &batch);
+    if (out.stages.size() == 1)  // the host's memory is there, for its time
+      OT_RETURN_IF_ERROR(train.Gradients(batch, step).status());
     ResetProfile();
+    double start = Now();
     OT_ASSIGN_OR_RETURN(const StepResult result, train.Gradients(batch, step));
+    stage.host_seconds = Now() - start;
     // All of them where a block has more different targets than candidates.
     std::vector<int64_t> classes = {span.candidates, config.model.vocab_size};
     for (const auto& head : train.model().heads())
@@ -145,7 +156,9 @@ absl::StatusOr<StepForecast> ForecastSteps(Config config, IdDistribution ids, ui
     Append(ReadProfile(), hardware, &stage,
            [&](const std::string& name) { return PartOf(name, classes); });
     ResetProfile();
+    start = Now();
     train.optimizer().Step(train.context(), step, result.lr_scale);
+    stage.host_seconds += Now() - start;
     Append(ReadProfile(), hardware, &stage, [](const std::string& name) {
       return Names(name, {"table_"}) ? StepPart::kTables : StepPart::kOptimizer;
     });

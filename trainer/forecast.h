@@ -44,6 +44,9 @@ struct ForecastStage {
   StageSpan span;
   double share = 1;             // of the run's steps
   std::vector<ForecastOp> ops;  // longest first
+  // What the host took here, on this machine and not the described one, to prepare the step and ask
+  // for its ops; launches apart. Before the first op it names candidates and rows of tables.
+  double host_seconds = 0;
   double seconds() const;
   double seconds(StepPart part) const;
 };
