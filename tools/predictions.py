@@ -35,6 +35,10 @@ def predict(arguments, size, arm=None, keys=()):
                arguments.hardware, "--ids", "text", *COMMON, *keys)
 
 
+def shown(size):
+    return size.replace("1_2b", "1.2B")
+
+
 def thousands(value):
     return f"{value / 1e3:,.0f}k"
 
@@ -52,7 +56,7 @@ def steps(arguments):
         cells += [thousands(stages[p]["tokens_per_second"]) for p in (24576, 36864, 65536)]
         cells += [thousands(sampled[size]["tokens_per_second"]),
                   f"{full[size]['step_ms'] / sampled[size]['step_ms']:.2f}x", f"{full[size]['planned_gib']:.0f}"]
-        print(f"| {size} | " + " | ".join(cells) + " |")
+        print(f"| {shown(size)} | " + " | ".join(cells) + " |")
     return full, sampled
 
 
@@ -69,9 +73,9 @@ def arms(arguments, baseline):
 
 def shares(full, sampled):
     parts = list(full["130m"]["stages"][0]["parts_ms"])
-    print("\n| share of a step, % | " + " | ".join(parts) + " |\n|---" * 1 + "|---" * len(parts) + "|")
+    print("\n| share of a step, % | " + " | ".join(parts) + " |\n|---" + "|---" * len(parts) + "|")
     for size, *_ in SIZES:
-        for name, step in ((f"{size}, full", full[size]), (f"{size}, P = 24,576", sampled[size])):
+        for name, step in ((f"{shown(size)}, full", full[size]), (f"{shown(size)}, P = 24,576", sampled[size])):
             stage = step["stages"][0]
             print(f"| {name} | " + " | ".join(f"{100 * stage['parts_ms'][p] / stage['step_ms']:.1f}" for p in parts) + " |")
 
