@@ -51,7 +51,8 @@ CandidateShares::CandidateShares(const Sharding& sharding, int64_t classes, int6
   rows_ = memory->TakeInput(Purpose::kBatches, "candidates.share.rows", DType::kU32, {blocks, own});
   bias_ = memory->TakeInput(Purpose::kBatches, "candidates.share.bias", DType::kF32, {blocks, own});
   places_ = memory->TakeHost(Purpose::kBatches, "candidates.share.places", DType::kU32, {most});
-  own_targets_ = memory->TakeInput(Purpose::kBatches, "candidates.share.targets", DType::kU32, {labels});
+  own_targets_ =
+      memory->TakeInput(Purpose::kBatches, "candidates.share.targets", DType::kU32, {labels});
 }
 
 void CandidateShares::Build(const CandidateSets& sets, std::span<const uint32_t> labels) {

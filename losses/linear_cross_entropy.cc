@@ -89,8 +89,7 @@ void LinearCrossEntropy::Run(const Context& context, const LinearCrossEntropyArg
   } else {
     RunDivided(context, args, most_classes);
   }
-  WeightedSum(context,
-              {.x = loss_.Rows(0, tokens), .w = args.loss_weight, .out = sums.Rows(0, 1)});
+  WeightedSum(context, {.x = loss_.Rows(0, tokens), .w = args.loss_weight, .out = sums.Rows(0, 1)});
   WeightedSum(
       context,
       {.x = lse_.Rows(0, tokens), .w = args.loss_weight, .out = sums.Rows(1, 1), .power = 2});

@@ -70,10 +70,11 @@ class LinearCrossEntropy {
   LinearCrossEntropy(Memory* memory, int64_t tokens, int64_t hidden, int64_t classes, DType act,
                      Communicator* group = nullptr, int64_t tile_bytes = 0);
 
-  // Loss and gradients of one micro-batch, or of a part of it. sums: [3] f64, written: what LossSums
-  // says, in its order; ReadLossSums brings it to the host. Collective over the group, with equal T and equal row tiles on all ranks:
-  // they follow from `most_classes`, the largest V of a rank in this call, which a group needs;
-  // without one it is V. A rank without classes (weight: [0, d]) fills d_hidden with zeros.
+  // Loss and gradients of one micro-batch, or of a part of it. sums: [3] f64, written: what
+  // LossSums says, in its order; ReadLossSums brings it to the host. Collective over the group,
+  // with equal T and equal row tiles on all ranks: they follow from `most_classes`, the largest V
+  // of a rank in this call, which a group needs; without one it is V. A rank without classes
+  // (weight: [0, d]) fills d_hidden with zeros.
   void Run(const Context& context, const LinearCrossEntropyArgs& args, const Tensor& sums,
            int64_t most_classes = 0);
   // The same with sums of its own, read at once: waits for the device.

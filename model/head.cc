@@ -242,9 +242,9 @@ void Head::OpenBlock(const Context& context, int64_t block) {
     return;
   }
   // From the master weights: the same rounding as that of a compute copy.
-  EmbeddingForward(context, {.ids = context.OnDevice(share.rows),
-                             .table = parameters_.weight->value,
-                             .y = rows});
+  EmbeddingForward(
+      context,
+      {.ids = context.OnDevice(share.rows), .table = parameters_.weight->value, .y = rows});
 }
 
 Tensor Head::Features(const Context& context, const Tensor& hidden) {

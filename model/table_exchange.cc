@@ -251,13 +251,13 @@ void TableExchange::ReturnGradients(const Context& context) {
   Exchange(table_->touched.gradient, served_, /*to_owners=*/true);
   const TouchedRows& owned = table_->owned;
   if (owned.count == 0) return;
-  RowTreeSum(context, {.contributions = served_.Rows(0, served()),
-                       .order = context.OnDevice(
-                           Tensor(const_cast<uint64_t*>(contributions_), {served()})),
-                       .starts = context.OnDevice(starts_.Rows(0, owned.count + 1)),
-                       .part_begin = served_begin_,
-                       .leaves = mesh_->layout().data,
-                       .out = owned.used_gradient()});
+  RowTreeSum(context,
+             {.contributions = served_.Rows(0, served()),
+              .order = context.OnDevice(Tensor(const_cast<uint64_t*>(contributions_), {served()})),
+              .starts = context.OnDevice(starts_.Rows(0, owned.count + 1)),
+              .part_begin = served_begin_,
+              .leaves = mesh_->layout().data,
+              .out = owned.used_gradient()});
 }
 
 TableCounts TableExchange::counts() const {

@@ -127,8 +127,10 @@ void Transformer::TakeBuffers(Memory* memory) {
   }
 
   const int64_t half = config_.head_dim / 2;
-  rope_.cos = memory->TakeInput(Purpose::kActivations, "rope.cos", DType::kF32, {pass.length, half});
-  rope_.sin = memory->TakeInput(Purpose::kActivations, "rope.sin", DType::kF32, {pass.length, half});
+  rope_.cos =
+      memory->TakeInput(Purpose::kActivations, "rope.cos", DType::kF32, {pass.length, half});
+  rope_.sin =
+      memory->TakeInput(Purpose::kActivations, "rope.sin", DType::kF32, {pass.length, half});
   if (!memory->dry()) FillRopeTables(config_.rope_theta, act == DType::kBF16, rope_);
 
   // Training keeps every block's input; evaluation goes back and forth between two streams.
@@ -195,8 +197,7 @@ void Transformer::TakeHeads(int64_t width, Memory* memory) {
 }
 
 Tensor Transformer::Segments(const Context& context, int64_t first) const {
-  return context.OnDevice(
-      ids_->segments().Rows(first / options_.pass.length, options_.pass.batch));
+  return context.OnDevice(ids_->segments().Rows(first / options_.pass.length, options_.pass.batch));
 }
 
 RopeTables Transformer::Rope(const Context& context) const {

@@ -234,8 +234,7 @@ void Optimizer::MoveHeads(const Context& context, const Clip& clip, const AdamCo
                            .sums = sums.Reshape({blocks, kBlockSums}),
                            .clip = clip,
                            .constants = constants});
-    pending_.push_back(
-        {&head_sums_[head.head * kBlockSums], filled_, sums.elements(), kBlockSums});
+    pending_.push_back({&head_sums_[head.head * kBlockSums], filled_, sums.elements(), kBlockSums});
     filled_ += sums.elements();
   }
   ReadSums(context);

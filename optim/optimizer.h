@@ -130,9 +130,9 @@ class Optimizer {
   const TableReplay* replay_ = nullptr;  // of this step
   std::array<ExactSum, kOptimizerGroups> squares_;
   std::array<double, kOptimizerGroups> norms_squared_{};
-  Tensor device_norms_squared_;      // [groups] f64, the same
-  Tensor block_sums_;                // f64, what passes leave by blocks
-  std::vector<double> read_sums_;    // the same on the host
+  Tensor device_norms_squared_;    // [groups] f64, the same
+  Tensor block_sums_;              // f64, what passes leave by blocks
+  std::vector<double> read_sums_;  // the same on the host
   std::vector<Pending> pending_;
   int64_t filled_ = 0;               // of block_sums_
   std::vector<ExactSum> head_sums_;  // kBlockSums of each head

@@ -25,8 +25,8 @@ class TableSchedule {
   double Rate(int64_t step) const;
   // Factors that bring rows to the state before `step`, 0 <= step <= steps; inputs
   // (core/context.h), so that ops read them through OnDevice once they were sent. Valid until the
-  // next call. The next step costs a pass over the window of steps that still move a row (the whole run
-  // under untouched_decay); a jump ahead costs a window for each step passed over.
+  // next call. The next step costs a pass over the window of steps that still move a row (the whole
+  // run under untouched_decay); a jump ahead costs a window for each step passed over.
   const TableReplay& At(int64_t step);
 
  private:

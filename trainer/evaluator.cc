@@ -13,7 +13,7 @@ namespace {
 Tensor TakeInclusion(const Config& config, Memory* memory) {
   if (!HasAdjustedCurve(config)) return Tensor();
   return memory->TakeInput(Purpose::kBatches, "evaluation.log_inclusion", DType::kF32,
-                      {config.model.vocab_size});
+                           {config.model.vocab_size});
 }
 
 }  // namespace

@@ -34,9 +34,9 @@ struct MemoryPlan {
 // Of the rank that `layout` names. `windows`: of the corpus; 0 where it is not known.
 MemoryPlan PlanMemory(const Config& config, int64_t windows, const Layout& layout = {});
 
-// An error that lists the plan by purpose when so many ranks with it exceed what the machine has, or
-// one of them the GPU that it would compute on; OK where that is unknown. device: null where none is
-// open.
+// An error that lists the plan by purpose when so many ranks with it exceed what the machine has,
+// or one of them the GPU that it would compute on; OK where that is unknown. device: null where
+// none is open.
 absl::Status CheckMemoryFits(const MemoryPlan& plan, int ranks_here = 1,
                              const Device* device = nullptr);
 

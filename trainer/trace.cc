@@ -205,7 +205,7 @@ class LogicalWriter {
   Hdf5File* file_;
   Memory memory_;
   std::vector<float> logical_, part_;
-  std::vector<uint32_t> ids_;         // 0, 1, ...
+  std::vector<uint32_t> ids_;      // 0, 1, ...
   Tensor looked_up_, device_ids_;  // rows of a table, and the numbers of all of them
 };
 

@@ -74,9 +74,7 @@ uint64_t HashOfValues(const std::vector<ShardedTensor>& owned, Communicator& wor
 class Run {
  public:
   Run(LoadedConfig loaded, const TrainOptions& options, Communicator* world)
-      : loaded_(std::move(loaded)),
-        options_(options),
-        world_(world) {}
+      : loaded_(std::move(loaded)), options_(options), world_(world) {}
 
   absl::StatusOr<int> Go();
 

@@ -69,7 +69,8 @@ class Checker {
     }
     TrainConfig& train = config_.train;
     if (is_auto("train.micro_batch_sequences")) train.micro_batch_sequences = train.batch_sequences;
-    if (is_auto("train.device")) train.device = CudaIsThere() ? DeviceKind::kCuda : DeviceKind::kCpu;
+    if (is_auto("train.device"))
+      train.device = CudaIsThere() ? DeviceKind::kCuda : DeviceKind::kCpu;
     if (is_auto("train.precision"))
       train.precision = train.device == DeviceKind::kCpu ? DType::kF32 : DType::kBF16;
     if (is_auto("optimizer.newton_schulz.precision")) {
