@@ -86,6 +86,8 @@ class Run {
   // Everything that can go wrong without a byte of the model in memory.
   absl::Status Preflight();
   absl::Status OpenData();
+  // Those of train.initial_weights, where the run does not continue from a checkpoint of its own.
+  absl::Status OpenWeights();
   // That all ranks run one program on one corpus.
   absl::Status CheckRanks();
   // The run's own directory: newest checkpoint, metrics, manifest.
@@ -144,6 +146,7 @@ class Run {
 absl::Status Run::Preflight() {
   OT_RETURN_IF_ERROR(Agree(*world_, CheckLayout(loaded_, world_->size())));
   OT_RETURN_IF_ERROR(Agree(*world_, OpenData()));
+  OT_RETURN_IF_ERROR(OpenWeights());
   OT_RETURN_IF_ERROR(CheckRanks());
   OT_ASSIGN_OR_RETURN(device_, OpenDevice(config(), *world_));
   OT_ASSIGN_OR_RETURN(device_world_, OnDevice(*world_, device_));
@@ -181,11 +184,19 @@ absl::Status Run::OpenData() {
   if (config().eval.enabled()) {
     OT_ASSIGN_OR_RETURN(evaluation_, EvaluationData::Open(config(), data_.corpus->identity()));
   }
-  if (config().train.initial_weights.has_value()) {
-    OT_ASSIGN_OR_RETURN(weights_,
-                        InitialWeights::Open(*config().train.initial_weights, config().model,
-                                             config().train.new_parameters));
-  }
+  return absl::OkStatus();
+}
+
+absl::Status Run::OpenWeights() {
+  if (!config().train.initial_weights.has_value()) return absl::OkStatus();
+  const CheckpointStore checkpoints(RunDirectory::CheckpointsOf(config().checkpoint.directory),
+                                    config().checkpoint.keep, world_);
+  OT_ASSIGN_OR_RETURN(const std::vector<int64_t> marked, checkpoints.Marked());
+  if (!marked.empty()) return absl::OkStatus();
+  absl::StatusOr<InitialWeights> weights = InitialWeights::Open(
+      *config().train.initial_weights, config().model, config().train.new_parameters);
+  OT_RETURN_IF_ERROR(Agree(*world_, weights.status()));
+  weights_ = *std::move(weights);
   return absl::OkStatus();
 }
 

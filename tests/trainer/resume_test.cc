@@ -6,6 +6,7 @@
 
 #include "core/io/files.h"
 #include "tests/support/temporary_directory.h"
+#include "tests/trainer/stored_model.h"
 #include "tests/trainer/tiny_run.h"
 #include "trainer/run_directory.h"
 #include "trainer/signals.h"
@@ -96,6 +97,31 @@ TEST_F(ResumeTest, StoppedTwiceAcrossAnEpochBorderEqualsStraight) {
   // Ids of different steps differ, so the rolling hash does.
   EXPECT_NE(nlohmann::json::parse(trace->metrics[1]).at("data/ids_hash"),
             nlohmann::json::parse(trace->metrics[2]).at("data/ids_hash"));
+}
+
+// Weights to begin with are read once: a run that continues from its own checkpoint neither needs
+// nor opens their files.
+TEST_F(ResumeTest, ContinuesWithoutTheWeightsItBeganWith) {
+  const std::string weights = directory_.File("weights");
+  const std::vector<std::string> overrides = {"model.vocab_size=101",
+                                              "model.hidden_size=48",
+                                              "model.intermediate_size=56",
+                                              "model.num_hidden_layers=2",
+                                              "model.num_attention_heads=4",
+                                              "model.num_key_value_heads=2",
+                                              "model.head_dim=8",
+                                              "model.rope_theta=500000",
+                                              "model.rms_norm_eps=1e-6",
+                                              "model.hybrid_norm=false",
+                                              "train.initial_weights=" + weights};
+  OT_ASSERT_OK(CreateDirectories(weights));
+  OT_ASSERT_OK(testing::Store(testing::SmallQwen3(4, 2, /*tied=*/false)).Write(weights));
+  ASSERT_EQ(Train("straight", overrides).value(), 0);
+  EXPECT_EQ(Train("stopped", overrides, {{4, SIGTERM}}).value(), kExitInterrupted);
+  OT_ASSERT_OK(RemoveTree(weights));
+  ASSERT_EQ(Train("stopped", overrides).value(), 0);
+  ExpectSame("straight", "stopped");
+  OT_EXPECT_ERROR(Train("another", overrides), "weights");
 }
 
 // An evaluation that is due when the signal comes is made up for by the next start, in its place.
