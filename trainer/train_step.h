@@ -53,6 +53,8 @@ struct StepResult {
   double lr_scale = 0, lr = 0, adam_lr = 0;
   std::array<double, kOptimizerGroups> norms{};  // before clipping, by OptimizerGroup
   double total_norm = 0;
+  // On a device that works behind the host: until the work was handed over, and waits where they
+  // fall (the losses' with the backward pass, the norms' with the optimizer).
   double forward_seconds = 0, backward_seconds = 0, optimizer_seconds = 0;
 };
 
