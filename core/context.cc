@@ -1,6 +1,8 @@
 #include "core/context.h"
 
 #include <algorithm>
+#include <chrono>
+#include <utility>
 
 namespace overtok {
 
@@ -16,19 +18,29 @@ const char* NameOf(DeviceKind kind) {
   return "unknown";
 }
 
-void Context::SetInputs(std::vector<Device::Piece> inputs) {
-  inputs_ = std::move(inputs);
-  std::sort(inputs_.begin(), inputs_.end(),
+double Device::HostSeconds() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+void Context::SetInputs(const Inputs& inputs) {
+  auto twins = std::make_shared<Twins>();
+  twins->groups = inputs;
+  for (const std::vector<Device::Piece>& group : inputs)
+    twins->all.insert(twins->all.end(), group.begin(), group.end());
+  std::sort(twins->all.begin(), twins->all.end(),
             [](const Device::Piece& a, const Device::Piece& b) { return a.from < b.from; });
+  inputs_ = std::move(twins);
 }
 
 Tensor Context::OnDevice(const Tensor& input) const {
   if (!device_->own_memory() || input.elements() == 0) return input;
+  OT_CHECK(inputs_ != nullptr) << "no inputs were taken";
+  const std::vector<Device::Piece>& all = inputs_->all;
   const char* data = static_cast<const char*>(input.raw());
   const auto after =
-      std::upper_bound(inputs_.begin(), inputs_.end(), data,
+      std::upper_bound(all.begin(), all.end(), data,
                        [](const char* at, const Device::Piece& piece) { return at < piece.from; });
-  OT_CHECK(after != inputs_.begin()) << "a tensor " << input.shape().ToString() << " is no input";
+  OT_CHECK(after != all.begin()) << "a tensor " << input.shape().ToString() << " is no input";
   const Device::Piece& piece = *std::prev(after);
   const int64_t offset = data - static_cast<const char*>(piece.from);
   OT_CHECK_LE(offset + input.bytes(), piece.bytes)
@@ -36,8 +48,10 @@ Tensor Context::OnDevice(const Tensor& input) const {
   return Tensor(static_cast<char*>(piece.to) + offset, input.dtype(), input.shape());
 }
 
-void Context::SendInputs() const {
-  if (!inputs_.empty()) device_->Send(inputs_);
+void Context::SendInputs(InputGroup group) const {
+  if (inputs_ == nullptr) return;
+  const std::vector<Device::Piece>& pieces = inputs_->groups[static_cast<size_t>(group)];
+  if (!pieces.empty()) device_->Send(pieces, stream_);
 }
 
 void Context::Read(const Tensor& tensor, void* to) const {
@@ -47,7 +61,7 @@ void Context::Read(const Tensor& tensor, void* to) const {
 void Context::Write(const void* from, const Tensor& tensor) const {
   if (tensor.elements() == 0) return;
   const Device::Piece piece = {tensor.raw(), from, tensor.bytes()};
-  device_->Send({&piece, 1});
+  device_->Send({&piece, 1}, stream_);
 }
 
 }  // namespace overtok

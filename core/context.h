@@ -8,9 +8,14 @@
 //     and SendInputs() brings all twins up to date;
 //   - Read() and Write() copy single tensors; reading waits.
 // On the CPU an input is its own twin and nothing is copied.
+//
+// Ops of a context run one after another, on its stream. Side() is the same context on the device's
+// other stream, with scratch of its own; Follow() says which of the two waits for the other.
 #pragma once
 
+#include <array>
 #include <cstdint>
+#include <memory>
 #include <vector>
 
 #include "core/check.h"
@@ -18,6 +23,15 @@
 #include "core/tensor.h"
 
 namespace overtok {
+
+// Inputs that are sent together.
+enum class InputGroup : uint8_t {
+  kStep,        // of a training step
+  kEvaluation,  // of an evaluation pass
+  kSchedule,    // what tables need of the schedule, in both
+  kAhead,       // rows of tables in host memory, sent on the side stream before their step
+};
+inline constexpr int kInputGroups = 4;
 
 class Context {
  public:
@@ -29,27 +43,37 @@ class Context {
   Device& device() const { return *device_; }
   const Kernels& kernels() const { return *kernels_; }
   void SetKernels(const Kernels* kernels) { kernels_ = kernels; }
-  void* stream() const { return device_->stream(); }
+  StreamName stream_name() const { return stream_; }
+  void* stream() const { return device_->stream(stream_); }
+  // The same on the side stream; of no use before Memory::Commit().
+  Context Side() const {
+    Context side = *this;
+    side.stream_ = StreamName::kSide;
+    return side;
+  }
+  // What this context is asked for from now on waits for what `other` was asked for until now.
+  void Follow(const Context& other) const { device_->Order(other.stream_, stream_); }
 
-  // The block that Memory::Commit() allocated; every op call may use all of it, nothing in it
-  // outlives the call.
-  void SetScratch(void* data, int64_t bytes) {
-    scratch_ = data;
-    scratch_bytes_ = bytes;
+  // The block that Memory::Commit() allocated for a stream; every op call may use all of it,
+  // nothing in it outlives the call.
+  void SetScratch(void* data, int64_t bytes, StreamName stream = StreamName::kMain) {
+    scratch_[static_cast<size_t>(stream)] = {data, bytes};
   }
   void* Scratch(int64_t bytes) const {
-    OT_CHECK_LE(bytes, scratch_bytes_) << "an op needs more scratch than was planned for it";
-    return scratch_;
+    const Block& block = scratch_[static_cast<size_t>(stream_)];
+    OT_CHECK_LE(bytes, block.bytes) << "an op needs more scratch than was planned for it";
+    return block.data;
   }
 
-  // The device's twins of host memory, as Memory::Commit() hands them over.
-  void SetInputs(std::vector<Device::Piece> inputs);
+  // The device's twins of host memory, as Memory::Commit() hands them over, by group.
+  using Inputs = std::array<std::vector<Device::Piece>, kInputGroups>;
+  void SetInputs(const Inputs& inputs);
   // The twin of an input or of a part of one; of nothing (an undefined or empty tensor) itself.
   // Anything else that is not an input is a bug and aborts.
   Tensor OnDevice(const Tensor& input) const;
-  // What the host has written to inputs, to their twins, in order with ops. The host may go on
-  // writing at once.
-  void SendInputs() const;
+  // What the host has written to a group's inputs, to their twins, in order with ops of this
+  // context. The host may go on writing at once.
+  void SendInputs(InputGroup group) const;
   // Single tensors of the device, to and from host memory of tensor.bytes(). Reading waits for the
   // ops before; what is written may change at once.
   void Read(const Tensor& tensor, void* to) const;
@@ -57,11 +81,20 @@ class Context {
   void Wait() const { device_->Wait(); }
 
  private:
+  struct Block {
+    void* data = nullptr;
+    int64_t bytes = 0;
+  };
+  struct Twins {
+    Inputs groups;
+    std::vector<Device::Piece> all;  // by address of the host's memory, `from`
+  };
+
   Device* device_;
   const Kernels* kernels_;
-  void* scratch_ = nullptr;
-  int64_t scratch_bytes_ = 0;
-  std::vector<Device::Piece> inputs_;  // by address of the host's memory, `from`
+  StreamName stream_ = StreamName::kMain;
+  std::array<Block, kStreams> scratch_;
+  std::shared_ptr<const Twins> inputs_;
 };
 
 // The context of the CPU backend (core/cpu/); threads are OpenMP's.

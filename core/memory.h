@@ -48,12 +48,30 @@ class Memory {
   // A zero-filled tensor, 64-byte aligned. Running out of memory aborts with what was asked for: a
   // plan is compared with the machine's memory before any tensor is taken.
   Tensor Take(Purpose purpose, absl::string_view name, DType dtype, Shape shape);
-  // The same in host memory, for the host to write and ops to read through Context::OnDevice.
+  // The same in host memory, for the host to write and ops to read through Context::OnDevice, in
+  // the group of inputs that InputsOf named last.
   Tensor TakeInput(Purpose purpose, absl::string_view name, DType dtype, Shape shape);
+  // While one lives, inputs that are taken belong to `group`; without one to InputGroup::kStep.
+  class InputsOf {
+   public:
+    InputsOf(Memory* memory, InputGroup group) : memory_(memory), before_(memory->group_) {
+      memory->group_ = group;
+    }
+    ~InputsOf() { memory_->group_ = before_; }
+    InputsOf(const InputsOf&) = delete;
+    InputsOf& operator=(const InputsOf&) = delete;
+
+   private:
+    Memory* memory_;
+    InputGroup before_;
+  };
   // The same in host memory, for the host alone.
   Tensor TakeHost(Purpose purpose, absl::string_view name, DType dtype, Shape shape);
-  // Some op will need this much scratch at once; the largest request counts.
-  void NeedScratch(int64_t bytes);
+  // The same in host memory that ops reach (Device::AllocateOnHost): ops take the tensor as it is,
+  // the host goes through Context as for the device's own. On the CPU the same as Take.
+  Tensor TakeOnHost(Purpose purpose, absl::string_view name, DType dtype, Shape shape);
+  // Some op will need this much scratch at once, on the stream named; the largest request counts.
+  void NeedScratch(int64_t bytes, StreamName stream = StreamName::kMain);
   // Allocates the scratch and gives it to the context. Call once, after every component has taken
   // its share.
   void Commit(Context* context);
@@ -65,19 +83,22 @@ class Memory {
   int64_t host_bytes() const { return host_bytes_; }
 
  private:
+  enum class Place : uint8_t { kDevice, kPages, kDeviceOnHost };
   struct Block {
-    Device* device;
+    Place place;
     void* data;
     int64_t bytes;
   };
-  void* Allocate(Device* device, int64_t bytes, absl::string_view name);
+  void* Allocate(Place place, int64_t bytes, absl::string_view name);
   Mode mode_;
   Device* device_;  // null: tensors are host memory
   bool committed_ = false;
-  int64_t scratch_ = 0, host_bytes_ = 0;
+  InputGroup group_ = InputGroup::kStep;
+  int64_t host_bytes_ = 0;
+  std::array<int64_t, kStreams> scratch_{};
   std::array<int64_t, kPurposes> bytes_{};
   std::vector<Block> blocks_;
-  std::vector<Device::Piece> inputs_;
+  Context::Inputs inputs_;
 };
 
 }  // namespace overtok

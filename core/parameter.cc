@@ -25,7 +25,7 @@ void Store(const void* from, const Tensor& tensor, Device* device) {
     return;
   }
   const Device::Piece piece = {tensor.raw(), from, tensor.bytes()};
-  device->Send({&piece, 1});
+  device->Send({&piece, 1}, StreamName::kMain);
 }
 
 template <class T>

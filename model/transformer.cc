@@ -85,6 +85,7 @@ Transformer::Transformer(const Transformer& trained, const TransformerOptions& o
   OT_CHECK(options.act == trained.options_.act)
       << "a second instance reads the same compute copies";
   OT_CHECK(!options.training);
+  const Memory::InputsOf inputs(memory, InputGroup::kEvaluation);
   DivideRows();
   TakeBuffers(memory);
 }
@@ -331,7 +332,8 @@ absl::StatusOr<LossSums> Transformer::Evaluate(const Context& context, const Bat
   ids_->Fill(view, evaluation.scramble);
   OT_RETURN_IF_ERROR(input_->Name(*ids_));
   heads_[0]->PlaceClasses(ids_->heads()[0], Tensor());
-  context.SendInputs();
+  context.SendInputs(InputGroup::kSchedule);
+  context.SendInputs(InputGroup::kEvaluation);
   input_->Fetch(context, &evaluation.tables);
   Forward(context, 0, &evaluation.tables);
   return heads_[0]->Evaluate(context, ids_->heads()[0], hidden_, Tensor());
@@ -339,7 +341,7 @@ absl::StatusOr<LossSums> Transformer::Evaluate(const Context& context, const Bat
 
 LossSums Transformer::EvaluateWithBias(const Context& context, const Tensor& bias) {
   heads_[0]->PlaceClasses(ids_->heads()[0], bias);
-  context.SendInputs();
+  context.SendInputs(InputGroup::kEvaluation);
   return heads_[0]->Evaluate(context, ids_->heads()[0], hidden_, bias);
 }
 

@@ -57,6 +57,7 @@ TableSchedule::TableSchedule(const OptimizerConfig& config, int64_t steps, Memor
     replay_.window_f32 = window(kNegligibleF32);
   }
   const Purpose purpose = Purpose::kOptimizer;
+  const Memory::InputsOf inputs(memory, InputGroup::kSchedule);
   for (Tensor* tensor : {&replay_.moved, &replay_.moved_eps, &replay_.moved_eps2,
                          &replay_.series_from, &replay_.kept, &replay_.power1, &replay_.power2,
                          &replay_.root_power2, &replay_.gain, &replay_.root}) {

@@ -169,7 +169,7 @@ Timing TimeCase(const OpCase& op, const Work& work, Device* device, double secon
     flush = operands.Take(DType::kF32, {static_cast<int64_t>(kCachedBytes) / 4});
   Context context(device);
   memory.Commit(&context);
-  context.SendInputs();
+  context.SendInputs(InputGroup::kStep);
   if (device->own_memory()) return TimeOnDevice(context, call, flush, seconds);
   return Time(
       seconds, [&] { call.run(context); },

@@ -43,7 +43,7 @@ class Counting : public Device {
   }
   int64_t total_bytes() const override { return kAddresses; }
   int64_t free_bytes() const override { return kAddresses - used_; }
-  void Send(std::span<const Piece> /*pieces*/) override {}
+  void Send(std::span<const Piece> /*pieces*/, StreamName /*stream*/) override {}
   void Read(const Piece& piece) override {
     std::memset(piece.to, 0, static_cast<size_t>(piece.bytes));
   }

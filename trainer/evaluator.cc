@@ -12,6 +12,7 @@ namespace {
 
 Tensor TakeInclusion(const Config& config, Memory* memory) {
   if (!HasAdjustedCurve(config)) return Tensor();
+  const Memory::InputsOf inputs(memory, InputGroup::kEvaluation);
   return memory->TakeInput(Purpose::kBatches, "evaluation.log_inclusion", DType::kF32,
                            {config.model.vocab_size});
 }

@@ -31,7 +31,7 @@ class Planned : public Device {
   void Free(void* /*data*/, int64_t /*bytes*/) override { Nothing(); }
   int64_t total_bytes() const override { return 0; }
   int64_t free_bytes() const override { return 0; }
-  void Send(std::span<const Piece> /*pieces*/) override { Nothing(); }
+  void Send(std::span<const Piece> /*pieces*/, StreamName /*stream*/) override { Nothing(); }
   void Read(const Piece& /*piece*/) override { Nothing(); }
   void Wait() override { Nothing(); }
 

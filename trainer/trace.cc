@@ -158,7 +158,7 @@ class LogicalWriter {
     const Context& context = train_->context();
     TableSchedule& schedule = train_->optimizer().tables();
     const TableReplay& replay = schedule.At(step);
-    context.SendInputs();
+    context.SendInputs(InputGroup::kSchedule);
     const Tensor rows = looked_up_.Rows(0, all.elements()).Reshape(shape);
     TableLookup(context, {.state = parameter.table,
                           .rule = schedule.rule(),

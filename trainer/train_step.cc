@@ -139,7 +139,8 @@ absl::StatusOr<StepResult> TrainStep::Gradients(const Batch& batch, int64_t step
   parameters_.StartStep();
   OT_RETURN_IF_ERROR(model_->BeginStep(ViewOf(batch, step)));
   optimizer_->BeginStep(step);
-  context_.SendInputs();
+  context_.SendInputs(InputGroup::kSchedule);
+  context_.SendInputs(InputGroup::kStep);
   parameters_.RefreshComputeCopies(context_, ParameterSet::Copies::kNeeded);
   optimizer_->CatchUp(context_);
   model_->FetchRows(context_);

@@ -68,7 +68,7 @@ class StagedCommunicator final : public WrappedCommunicator {
   void Read(const Tensor& from, void* to) { device_->Read({to, from.raw(), from.bytes()}); }
   void Send(const void* from, const Tensor& to) {
     const Device::Piece piece{to.raw(), from, to.bytes()};
-    device_->Send({&piece, 1});
+    device_->Send({&piece, 1}, StreamName::kMain);
   }
 
   Device* device_;
@@ -130,7 +130,7 @@ void StagedCommunicator::Finish(int64_t ticket) {
   Pending& pending = pending_[static_cast<size_t>(ticket)];
   OT_CHECK(pending.used) << "no collective of ticket " << ticket;
   pending.request.Wait();
-  if (!pending.received.empty()) device_->Send(pending.received);
+  if (!pending.received.empty()) device_->Send(pending.received, StreamName::kMain);
   pending.used = false;
 }
 

@@ -25,7 +25,7 @@ class Cpu : public Device {
   int64_t total_bytes() const override { return Pages(_SC_PHYS_PAGES); }
   int64_t free_bytes() const override { return Pages(_SC_AVPHYS_PAGES); }
 
-  void Send(std::span<const Piece> pieces) override {
+  void Send(std::span<const Piece> pieces, StreamName /*stream*/) override {
     for (const Piece& piece : pieces) Read(piece);
   }
   void Read(const Piece& piece) override {

@@ -84,7 +84,7 @@ class Cuda : public Device {
   int ordinal() const { return ordinal_; }
   DeviceKind kind() const override { return DeviceKind::kCuda; }
   const Kernels& kernels() const override { return cuda::CudaKernels(); }
-  void* stream() const override { return stream_; }
+  void* stream(StreamName /*name*/) const override { return stream_; }
 
   void* Allocate(int64_t bytes, absl::string_view name) override {
     if (bytes == 0) return nullptr;
@@ -117,7 +117,7 @@ class Cuda : public Device {
 
   // Pieces are packed into one staging buffer and copied from there; what is larger than a buffer
   // goes in parts. The host waits when the last transfer but one has not run yet.
-  void Send(std::span<const Piece> pieces) override {
+  void Send(std::span<const Piece> pieces, StreamName /*stream*/) override {
     const std::lock_guard<std::mutex> lock(mutex_);
     UseDevice();
     int64_t left = 0;

@@ -1,9 +1,10 @@
-// The CUDA backend's kernels, one declaration per op, for each way they are compiled: by nvcc
-// (namespace cuda), by the host's compiler (emulated), and the same with every access looked at
-// (checked). core/cuda/kernels.cu lists them in the table that Context carries.
+// The CUDA backend's kernels, a function for each op of core/ops/kernels.h, for each way they are
+// compiled: by nvcc (namespace cuda), by the host's compiler (emulated), and the same with every
+// access looked at (checked).
 //
 // They take what core/ops/*.h describes in f32 and bf16; f64, which exists for tests of the CPU
-// backend, is an OT_CHECK.
+// backend, is an OT_CHECK. Matmul is cuBLASLt's (core/cuda/matmul.cc), or the CPU backend's under
+// the emulation.
 #pragma once
 
 #include "core/cuda/kernel.h"
@@ -13,38 +14,6 @@ namespace overtok::OT_BACKEND {
 
 const Kernels& CudaKernels();
 
-void Fill(const Context& context, const FillArgs& args);
-void Cast(const Context& context, const CastArgs& args);
-void Add(const Context& context, const AddArgs& args);
-// By cuBLASLt (core/cuda/matmul.cc), or by the CPU backend under the emulation.
-void Matmul(const Context& context, const MatmulArgs& args);
-void RmsNormForward(const Context& context, const RmsNormForwardArgs& args);
-void RmsNormBackward(const Context& context, const RmsNormBackwardArgs& args);
-void QkNormRopeForward(const Context& context, const QkNormRopeForwardArgs& args);
-void QkNormRopeBackward(const Context& context, const QkNormRopeBackwardArgs& args);
-void AttentionForward(const Context& context, const AttentionForwardArgs& args);
-void AttentionBackward(const Context& context, const AttentionBackwardArgs& args);
-void SwiGluForward(const Context& context, const SwiGluForwardArgs& args);
-void SwiGluBackward(const Context& context, const SwiGluBackwardArgs& args);
-void EmbeddingForward(const Context& context, const EmbeddingForwardArgs& args);
-void EmbeddingBackward(const Context& context, const EmbeddingBackwardArgs& args);
-void SoftmaxXent(const Context& context, const SoftmaxXentArgs& args);
-void SoftmaxShardStats(const Context& context, const SoftmaxShardStatsArgs& args);
-void SoftmaxXentShard(const Context& context, const SoftmaxXentShardArgs& args);
-void WeightedSum(const Context& context, const WeightedSumArgs& args);
-void OrderedSum(const Context& context, const OrderedSumArgs& args);
-void CopyRegion(const Context& context, const CopyRegionArgs& args);
-void RowTreeSum(const Context& context, const RowTreeSumArgs& args);
-void SumSquares(const Context& context, const SumSquaresArgs& args);
-void MuonMomentum(const Context& context, const MuonMomentumArgs& args);
-void NewtonSchulzPolynomial(const Context& context, const NewtonSchulzPolynomialArgs& args);
-void ScaleByNorm(const Context& context, const ScaleByNormArgs& args);
-void HyperballUpdate(const Context& context, const HyperballUpdateArgs& args);
-void AdamHMoments(const Context& context, const AdamHMomentsArgs& args);
-void AdamHMove(const Context& context, const AdamHMoveArgs& args);
-void AdamUpdate(const Context& context, const AdamUpdateArgs& args);
-void TableReplayRows(const Context& context, const TableReplayArgs& args);
-void TableLookup(const Context& context, const TableLookupArgs& args);
-void TableUpdate(const Context& context, const TableUpdateArgs& args);
+OT_FOR_EACH_OP(OT_DECLARE_KERNEL)
 
 }  // namespace overtok::OT_BACKEND

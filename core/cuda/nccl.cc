@@ -57,7 +57,7 @@ absl::StatusOr<std::unique_ptr<Communicator>> NcclWorld(std::unique_ptr<Communic
   OT_ASSIGN_OR_RETURN(const Library library, Agree(world, OpenNccl()));
   OT_RETURN_IF_ERROR(CheckSame(world, "the version of NCCL", library.version));
   OT_ASSIGN_OR_RETURN(std::unique_ptr<NcclStreams> streams,
-                      Agree(world, CudaNcclStreams(device->stream())));
+                      Agree(world, CudaNcclStreams(device->stream(StreamName::kMain))));
   return MakeNcclWorld(std::move(*bootstrap), device, library.api, std::move(streams));
 }
 

@@ -231,7 +231,7 @@ void NcclCommunicator::CopyOwn(const Tensor& from, const Tensor& to) {
     shared_->device->Read({to.raw(), from.raw(), from.bytes()});
   } else if (OnDevice(to)) {
     const Device::Piece piece{to.raw(), from.raw(), from.bytes()};
-    shared_->device->Send({&piece, 1});
+    shared_->device->Send({&piece, 1}, StreamName::kMain);
   } else {
     WrappedCommunicator::CopyOwn(from, to);
   }

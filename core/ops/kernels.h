@@ -1,7 +1,7 @@
-// The backend boundary: one function pointer per op, filled by each backend (core/cpu/kernels.cc;
-// core/cuda/ joins here). The entry points in core/ops/*.cc check dtypes, shapes and aliasing and
-// return early for empty inputs, so a kernel may assume valid, non-empty arguments. A null pointer
-// means that the backend lacks the op; the entry point then aborts naming it.
+// The backend boundary: one function pointer per op, filled by each backend (core/cpu/,
+// core/cuda/). The entry points in core/ops/*.cc check dtypes, shapes and aliasing and return early
+// for empty inputs, so a kernel may assume valid, non-empty arguments. A null pointer means that
+// the backend lacks the op; the entry point then aborts naming it.
 #pragma once
 
 #include "core/context.h"
@@ -20,58 +20,57 @@
 #include "core/ops/softmax_xent.h"
 #include "core/ops/table.h"
 
+// Every op: its entry point and the kernels' function, its arguments, its place in Kernels. The
+// only list: backends declare their functions and fill their tables from it, and so does the
+// profile.
+#define OT_FOR_EACH_OP(X)                                                         \
+  X(Fill, FillArgs, fill)                                                         \
+  X(Cast, CastArgs, cast)                                                         \
+  X(Add, AddArgs, add)                                                            \
+  X(Matmul, MatmulArgs, matmul)                                                   \
+  X(RmsNormForward, RmsNormForwardArgs, rms_norm_forward)                         \
+  X(RmsNormBackward, RmsNormBackwardArgs, rms_norm_backward)                      \
+  X(QkNormRopeForward, QkNormRopeForwardArgs, qk_norm_rope_forward)               \
+  X(QkNormRopeBackward, QkNormRopeBackwardArgs, qk_norm_rope_backward)            \
+  X(AttentionForward, AttentionForwardArgs, attention_forward)                    \
+  X(AttentionBackward, AttentionBackwardArgs, attention_backward)                 \
+  X(SwiGluForward, SwiGluForwardArgs, swiglu_forward)                             \
+  X(SwiGluBackward, SwiGluBackwardArgs, swiglu_backward)                          \
+  X(EmbeddingForward, EmbeddingForwardArgs, embedding_forward)                    \
+  X(EmbeddingBackward, EmbeddingBackwardArgs, embedding_backward)                 \
+  X(SoftmaxXent, SoftmaxXentArgs, softmax_xent)                                   \
+  X(SoftmaxShardStats, SoftmaxShardStatsArgs, softmax_shard_stats)                \
+  X(SoftmaxXentShard, SoftmaxXentShardArgs, softmax_xent_shard)                   \
+  X(WeightedSum, WeightedSumArgs, weighted_sum)                                   \
+  X(OrderedSum, OrderedSumArgs, ordered_sum)                                      \
+  X(CopyRegion, CopyRegionArgs, copy_region)                                      \
+  X(RowTreeSum, RowTreeSumArgs, row_tree_sum)                                     \
+  X(SumSquares, SumSquaresArgs, sum_squares)                                      \
+  X(MuonMomentum, MuonMomentumArgs, muon_momentum)                                \
+  X(NewtonSchulzPolynomial, NewtonSchulzPolynomialArgs, newton_schulz_polynomial) \
+  X(ScaleByNorm, ScaleByNormArgs, scale_by_norm)                                  \
+  X(HyperballUpdate, HyperballUpdateArgs, hyperball_update)                       \
+  X(AdamHMoments, AdamHMomentsArgs, adamh_moments)                                \
+  X(AdamHMove, AdamHMoveArgs, adamh_move)                                         \
+  X(AdamUpdate, AdamUpdateArgs, adam_update)                                      \
+  X(TableReplayRows, TableReplayArgs, table_replay_rows)                          \
+  X(TableLookup, TableLookupArgs, table_lookup)                                   \
+  X(TableUpdate, TableUpdateArgs, table_update)
+
 namespace overtok {
 
 template <class Args>
 using Kernel = void (*)(const Context&, const Args&);
 
 struct Kernels {
-  // elementwise.h
-  Kernel<FillArgs> fill = nullptr;
-  Kernel<CastArgs> cast = nullptr;
-  Kernel<AddArgs> add = nullptr;
-  // matmul.h
-  Kernel<MatmulArgs> matmul = nullptr;
-  // norm.h
-  Kernel<RmsNormForwardArgs> rms_norm_forward = nullptr;
-  Kernel<RmsNormBackwardArgs> rms_norm_backward = nullptr;
-  // rope.h
-  Kernel<QkNormRopeForwardArgs> qk_norm_rope_forward = nullptr;
-  Kernel<QkNormRopeBackwardArgs> qk_norm_rope_backward = nullptr;
-  // attention.h
-  Kernel<AttentionForwardArgs> attention_forward = nullptr;
-  Kernel<AttentionBackwardArgs> attention_backward = nullptr;
-  // activation.h
-  Kernel<SwiGluForwardArgs> swiglu_forward = nullptr;
-  Kernel<SwiGluBackwardArgs> swiglu_backward = nullptr;
-  // embedding.h
-  Kernel<EmbeddingForwardArgs> embedding_forward = nullptr;
-  Kernel<EmbeddingBackwardArgs> embedding_backward = nullptr;
-  // softmax_xent.h
-  Kernel<SoftmaxXentArgs> softmax_xent = nullptr;
-  Kernel<SoftmaxShardStatsArgs> softmax_shard_stats = nullptr;
-  Kernel<SoftmaxXentShardArgs> softmax_xent_shard = nullptr;
-  // reduce.h
-  Kernel<WeightedSumArgs> weighted_sum = nullptr;
-  // ordered_sum.h
-  Kernel<OrderedSumArgs> ordered_sum = nullptr;
-  // copy_region.h
-  Kernel<CopyRegionArgs> copy_region = nullptr;
-  // row_tree_sum.h
-  Kernel<RowTreeSumArgs> row_tree_sum = nullptr;
-  // optimizer.h
-  Kernel<SumSquaresArgs> sum_squares = nullptr;
-  Kernel<MuonMomentumArgs> muon_momentum = nullptr;
-  Kernel<NewtonSchulzPolynomialArgs> newton_schulz_polynomial = nullptr;
-  Kernel<ScaleByNormArgs> scale_by_norm = nullptr;
-  Kernel<HyperballUpdateArgs> hyperball_update = nullptr;
-  Kernel<AdamHMomentsArgs> adamh_moments = nullptr;
-  Kernel<AdamHMoveArgs> adamh_move = nullptr;
-  Kernel<AdamUpdateArgs> adam_update = nullptr;
-  // table.h
-  Kernel<TableReplayArgs> table_replay_rows = nullptr;
-  Kernel<TableLookupArgs> table_lookup = nullptr;
-  Kernel<TableUpdateArgs> table_update = nullptr;
+#define OT_MEMBER(entry, args, member) Kernel<args> member = nullptr;
+  OT_FOR_EACH_OP(OT_MEMBER)
+#undef OT_MEMBER
 };
+
+// A backend's functions, in its own namespace.
+#define OT_DECLARE_KERNEL(entry, args, member) void entry(const Context& context, const args&);
+// Entries of its table, between the braces of a Kernels.
+#define OT_FILL_KERNEL(entry, args, member) .member = entry,
 
 }  // namespace overtok

@@ -21,10 +21,12 @@ struct SumSquaresArgs {
 void SumSquares(const Context& context, const SumSquaresArgs& args);
 
 // The factor by which a group's gradients are clipped: min(1, max_norm / sqrt(norm_squared[0])); 1
-// when the norm is 0.
+// when the norm is 0. Passes that change weights or states also ask here whether they may.
 struct Clip {
   Tensor norm_squared;  // [1] f64
   double max_norm = 0;  // 0: no clipping
+  // [1] u32 (core/ops/exact_sum.h); where it is not 0 nothing is written; undefined: never.
+  Tensor halted = {};
 };
 
 // One matrix of a stack of equal shapes. buffer <- mu buffer + g;  x <- nesterov ? g + mu buffer :
@@ -60,6 +62,7 @@ void NewtonSchulzPolynomial(const Context& context, const NewtonSchulzPolynomial
 struct HyperballUpdateArgs {
   Tensor w, u;
   double rate = 0;
+  Tensor halted = {};  // as Clip::halted
 };
 void HyperballUpdate(const Context& context, const HyperballUpdateArgs& args);
 
@@ -86,6 +89,7 @@ struct AdamHMoveArgs {
   Tensor totals;  // [kBlockSums] f64
   AdamConstants constants;
   double rate = 0;
+  Tensor halted = {};  // as Clip::halted
 };
 void AdamHMove(const Context& context, const AdamHMoveArgs& args);
 

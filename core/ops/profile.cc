@@ -69,38 +69,9 @@ void Install(const char* name) {
 
 void InstallAll() {
   times.clear();
-  Install<&Kernels::fill>("fill");
-  Install<&Kernels::cast>("cast");
-  Install<&Kernels::add>("add");
-  Install<&Kernels::matmul>("matmul");
-  Install<&Kernels::rms_norm_forward>("rms_norm_forward");
-  Install<&Kernels::rms_norm_backward>("rms_norm_backward");
-  Install<&Kernels::qk_norm_rope_forward>("qk_norm_rope_forward");
-  Install<&Kernels::qk_norm_rope_backward>("qk_norm_rope_backward");
-  Install<&Kernels::attention_forward>("attention_forward");
-  Install<&Kernels::attention_backward>("attention_backward");
-  Install<&Kernels::swiglu_forward>("swiglu_forward");
-  Install<&Kernels::swiglu_backward>("swiglu_backward");
-  Install<&Kernels::embedding_forward>("embedding_forward");
-  Install<&Kernels::embedding_backward>("embedding_backward");
-  Install<&Kernels::softmax_xent>("softmax_xent");
-  Install<&Kernels::softmax_shard_stats>("softmax_shard_stats");
-  Install<&Kernels::softmax_xent_shard>("softmax_xent_shard");
-  Install<&Kernels::weighted_sum>("weighted_sum");
-  Install<&Kernels::ordered_sum>("ordered_sum");
-  Install<&Kernels::copy_region>("copy_region");
-  Install<&Kernels::row_tree_sum>("row_tree_sum");
-  Install<&Kernels::sum_squares>("sum_squares");
-  Install<&Kernels::muon_momentum>("muon_momentum");
-  Install<&Kernels::newton_schulz_polynomial>("newton_schulz_polynomial");
-  Install<&Kernels::scale_by_norm>("scale_by_norm");
-  Install<&Kernels::hyperball_update>("hyperball_update");
-  Install<&Kernels::adamh_moments>("adamh_moments");
-  Install<&Kernels::adamh_move>("adamh_move");
-  Install<&Kernels::adam_update>("adam_update");
-  Install<&Kernels::table_replay_rows>("table_replay_rows");
-  Install<&Kernels::table_lookup>("table_lookup");
-  Install<&Kernels::table_update>("table_update");
+#define OT_INSTALL(entry, args, member) Install<&Kernels::member>(#member);
+  OT_FOR_EACH_OP(OT_INSTALL)
+#undef OT_INSTALL
 }
 
 }  // namespace

@@ -28,38 +28,9 @@ struct Work {
   Work& operator+=(const Work& other);
 };
 
-Work WorkOf(const FillArgs& args);
-Work WorkOf(const CastArgs& args);
-Work WorkOf(const AddArgs& args);
-Work WorkOf(const MatmulArgs& args);
-Work WorkOf(const RmsNormForwardArgs& args);
-Work WorkOf(const RmsNormBackwardArgs& args);
-Work WorkOf(const QkNormRopeForwardArgs& args);
-Work WorkOf(const QkNormRopeBackwardArgs& args);
-Work WorkOf(const AttentionForwardArgs& args);
-Work WorkOf(const AttentionBackwardArgs& args);
-Work WorkOf(const SwiGluForwardArgs& args);
-Work WorkOf(const SwiGluBackwardArgs& args);
-Work WorkOf(const EmbeddingForwardArgs& args);
-Work WorkOf(const EmbeddingBackwardArgs& args);
-Work WorkOf(const SoftmaxXentArgs& args);
-Work WorkOf(const SoftmaxShardStatsArgs& args);
-Work WorkOf(const SoftmaxXentShardArgs& args);
-Work WorkOf(const WeightedSumArgs& args);
-Work WorkOf(const OrderedSumArgs& args);
-Work WorkOf(const CopyRegionArgs& args);
-Work WorkOf(const RowTreeSumArgs& args);
-Work WorkOf(const SumSquaresArgs& args);
-Work WorkOf(const MuonMomentumArgs& args);
-Work WorkOf(const NewtonSchulzPolynomialArgs& args);
-Work WorkOf(const ScaleByNormArgs& args);
-Work WorkOf(const HyperballUpdateArgs& args);
-Work WorkOf(const AdamHMomentsArgs& args);
-Work WorkOf(const AdamHMoveArgs& args);
-Work WorkOf(const AdamUpdateArgs& args);
-Work WorkOf(const TableReplayArgs& args);
-Work WorkOf(const TableLookupArgs& args);
-Work WorkOf(const TableUpdateArgs& args);
+#define OT_DECLARE_WORK(entry, args, member) Work WorkOf(const args& op);
+OT_FOR_EACH_OP(OT_DECLARE_WORK)
+#undef OT_DECLARE_WORK
 
 // "512x32000x256 nt +=": M, N, K with the stack's size in front, transposes, accumulation.
 std::string ShapeOf(const MatmulArgs& args);

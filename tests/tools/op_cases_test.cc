@@ -89,7 +89,7 @@ TEST(OpCasesTest, TablesAreUpdatedAgainAndAgainOnADevice) {
     const OpCall call = op.prepare(operands);
     Context context(EmulatedDevice());
     memory.Commit(&context);
-    context.SendInputs();
+    context.SendInputs(InputGroup::kStep);
     for (int i = 0; i < 3; ++i) {
       if (call.reset != nullptr) call.reset(context);
       call.run(context);  // aborts on a row that reflects another step

@@ -15,7 +15,7 @@ void KernelDevice::Free(void* data, int64_t bytes) { FreeDevice(data, bytes); }
 bool KernelDevice::Owns(const void* data) const { return IsDevice(data); }
 int64_t KernelDevice::total_bytes() const { return CpuDevice()->total_bytes(); }
 int64_t KernelDevice::free_bytes() const { return CpuDevice()->free_bytes(); }
-void KernelDevice::Send(std::span<const Piece> pieces) {
+void KernelDevice::Send(std::span<const Piece> pieces, StreamName /*stream*/) {
   const DeviceAccess access;
   for (const Piece& piece : pieces)
     std::memcpy(piece.to, piece.from, static_cast<size_t>(piece.bytes));

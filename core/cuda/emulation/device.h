@@ -26,8 +26,8 @@ class KernelDevice : public Device {
   bool Owns(const void* data) const override;
   int64_t total_bytes() const override;
   int64_t free_bytes() const override;
-  void Send(std::span<const Piece> pieces) override;
-  void Read(const Piece& piece) override { Send({&piece, 1}); }
+  void Send(std::span<const Piece> pieces, StreamName stream) override;
+  void Read(const Piece& piece) override { Send({&piece, 1}, StreamName::kMain); }
   void Wait() override {}
 
  private:

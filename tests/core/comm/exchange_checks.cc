@@ -30,7 +30,7 @@ class Placed {
     if (device_ == nullptr) return;
     data_ = device_->Allocate(bytes_, "elements of a check");
     const Device::Piece piece{data_, values_.data(), bytes_};
-    if (bytes_ > 0) device_->Send({&piece, 1});
+    if (bytes_ > 0) device_->Send({&piece, 1}, StreamName::kMain);
   }
   Placed(Placed&& other) noexcept
       : device_(other.device_),

@@ -66,7 +66,7 @@ TEST(Staged, HostAndDeviceMix) {
     std::vector<float> host = {1, 2, 0, 0};
     const auto tensor = [](float* data) { return Tensor(data, {1}); };
     const Device::Piece piece{on_device, host.data(), 16};
-    device.Send({&piece, 1});
+    device.Send({&piece, 1}, StreamName::kMain);
     const int me = world.rank(), other = 1 - me;
     const Message sends[] = {{other, tensor(on_device)},
                              {other, tensor(host.data() + 1)},

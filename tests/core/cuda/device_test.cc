@@ -78,7 +78,7 @@ TEST_F(OnCuda, WhatIsSentIsRead) {
       pieces.push_back(
           {data + at, reinterpret_cast<char*>(sent.data()) + at, std::min(step, bytes - at)});
     }
-    device_->Send(pieces);
+    device_->Send(pieces, StreamName::kMain);
     std::fill(sent.begin(), sent.end(), 0U);
     std::vector<uint32_t> read(static_cast<size_t>(n));
     device_->Read({read.data(), data, bytes});

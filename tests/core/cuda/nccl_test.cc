@@ -48,7 +48,7 @@ class Floats {
       : values_(std::move(values)), bytes_(static_cast<int64_t>(values_.size() * sizeof(float))) {
     data_ = static_cast<float*>(EmulatedDevice()->Allocate(bytes_, "elements of a test"));
     const Device::Piece piece{data_, values_.data(), bytes_};
-    EmulatedDevice()->Send({&piece, 1});
+    EmulatedDevice()->Send({&piece, 1}, StreamName::kMain);
   }
   ~Floats() { EmulatedDevice()->Free(data_, bytes_); }
   Floats(const Floats&) = delete;

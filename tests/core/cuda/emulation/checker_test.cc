@@ -206,7 +206,7 @@ TEST(CheckedDeviceDeathTest, TensorsOfTheDeviceHaveBounds) {
   auto* out = static_cast<float*>(device->Allocate(kBytes, "sums"));
   const std::vector<float> values = Counting();
   const Device::Piece piece = {in, values.data(), kBytes};
-  device->Send({&piece, 1});
+  device->Send({&piece, 1}, StreamName::kMain);
   testing::RunFault(Fault::kNone, in, out);
   std::vector<float> back(kFaultElements);
   device->Read({back.data(), out, kBytes});

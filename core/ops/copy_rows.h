@@ -1,0 +1,19 @@
+// Rows from one tensor to rows of another: how rows of a table in host memory come to the device
+// and go back.
+#pragma once
+
+#include "core/context.h"
+#include "core/tensor.h"
+
+namespace overtok {
+
+// to[to_rows[i]] = from[from_rows[i]] for all i of U; no bit changes.
+struct CopyRowsArgs {
+  Tensor from, to;  // [R, ...] and [R', ...] of one dtype and equal rows
+  Tensor from_rows,
+      to_rows;        // [U] u32, below R and R'; undefined: row i. Rows of `to` are distinct
+  int64_t count = 0;  // U; of use where neither is given
+};
+void CopyRows(const Context& context, const CopyRowsArgs& args);
+
+}  // namespace overtok
