@@ -38,6 +38,8 @@ class GradientSum {
   // Micro-batch `index` (0, 1, ... in a step) begins. Every dense parameter must have had its
   // gradient of the one before.
   void Start(int64_t index);
+  // The micro-batch that began is the step's last on this rank.
+  bool last() const { return index_ + 1 == micro_batches_; }
 
   // Where this micro-batch's gradient of a parameter is to be written, and whether something of
   // the same micro-batch (or, in a plain sum, of earlier ones) stands there to be added to. Finish

@@ -366,6 +366,7 @@ void Head::Run(const Context& context, const StepIds::HeadIds& ids, int64_t firs
     begin += count;
   }
   workspace_.gradients->Finish(context, hashed() ? *parameters_.table : *parameters_.weight);
+  if (exchange_ != nullptr && workspace_.gradients->last()) exchange_->StartReturn();
   workspace_.tokens->SumShares(context, d_whole, d_features);
   FeaturesBackward(context, hidden, d_hidden);
 }

@@ -80,16 +80,18 @@ class Head {
 
   // Collective. Candidate sets of this step, and the rows of the table that this rank reads.
   absl::Status BeginStep(const StepIds::HeadIds& ids, int64_t step);
-  // Collective, once those rows are up to date.
+  // Collective, once those rows are up to date: they set out, and the first Run waits for them.
   void Fetch(const Context& context);
 
   // Loss and gradients at positions [first, first + T) of the step. hidden: [U, d] act, this rank's
-  // share; d_hidden: [U, d] act, written by the main head, added to by the others.
+  // share; d_hidden: [U, d] act, written by the main head, added to by the others. Collective; in
+  // the step's last micro-batch gradients of a table's rows set out.
   void Run(const Context& context, const StepIds::HeadIds& ids, int64_t first, const Tensor& hidden,
            const Tensor& d_hidden);
   // The sums of every Run since BeginStep, each over its T positions; waits for the device.
   std::vector<LossSums> Losses(const Context& context) const;
-  // Collective, after the last micro-batch: gradients of a table's rows to their owners.
+  // Collective, after the last micro-batch: waits for other ranks' gradients of a table's rows and
+  // sums them.
   void ReturnGradients(const Context& context);
 
   // Inputs of an evaluation, before they are sent: targets among this rank's classes, and its part

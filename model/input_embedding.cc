@@ -149,13 +149,15 @@ void InputEmbedding::Backward(const Context& context, const StepIds& ids, int64_
                      .alpha = alpha});
     gradients_->Finish(context, proj);
     Parameter& table = *tables_[t].table;
-    if (table.touched.count == 0) continue;  // dropout struck everywhere
-    Matmul(context, {.a = dx, .b = proj.compute, .c = d_gathered_, .alpha = alpha});
-    const Tensor slots = source.slots.Rows(ShareOf(first), tokens_->share());
-    EmbeddingBackward(context, {.ids = context.OnDevice(slots),
-                                .dy = d_gathered_,
-                                .dtable = gradients_->BeginRows(context, table)});
-    gradients_->Finish(context, table);
+    if (table.touched.count > 0) {  // dropout may have struck everywhere
+      Matmul(context, {.a = dx, .b = proj.compute, .c = d_gathered_, .alpha = alpha});
+      const Tensor slots = source.slots.Rows(ShareOf(first), tokens_->share());
+      EmbeddingBackward(context, {.ids = context.OnDevice(slots),
+                                  .dy = d_gathered_,
+                                  .dtable = gradients_->BeginRows(context, table)});
+      gradients_->Finish(context, table);
+    }
+    if (gradients_->last()) source.exchange->StartReturn();
   }
 }
 

@@ -44,7 +44,8 @@ class InputEmbedding {
   // Collective. Names the rows that this rank reads in a step, or in an evaluation pass, in every
   // table. An error where a rank is asked for more than it has room for, the same on all ranks.
   absl::Status Name(const StepIds& ids);
-  // Collective, once the rows are up to date: brings them here. `reading`: of an evaluation.
+  // Collective, once the rows are up to date: they set out, and the first Forward waits for them.
+  // `reading`: of an evaluation.
   void Fetch(const Context& context, const TableReading* reading);
 
   // x: [U, d] act, of this rank's share of the micro-batch that begins at its own position `first`.
@@ -52,9 +53,10 @@ class InputEmbedding {
   // this one.
   void Forward(const Context& context, const StepIds& ids, int64_t first,
                const TableReading* reading, const Tensor& x);
-  // After Forward of the same positions. dx: [U, d] act.
+  // After Forward of the same positions; collective in the step's last micro-batch, in which
+  // gradients of tables' rows set out. dx: [U, d] act.
   void Backward(const Context& context, const StepIds& ids, int64_t first, const Tensor& dx);
-  // Collective, after the last micro-batch: gradients of rows to their owners.
+  // Collective, after the last micro-batch: waits for other ranks' gradients and sums them.
   void ReturnGradients(const Context& context);
 
  private:

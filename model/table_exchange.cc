@@ -85,7 +85,14 @@ void TableExchange::TakeBuffers(int64_t asked, Memory* memory) {
                    .count = 0};
 }
 
+void TableExchange::WaitForAll() {
+  fetch_.Wait();
+  return_.Wait();
+  returning_ = false;
+}
+
 absl::Status TableExchange::Name(const Tensor& rows, const Tensor& slots) {
+  WaitForAll();
   if (training_) OT_CHECK(rows.raw() == table_->touched.rows.raw());
   if (direct()) {
     if (training_) table_->owned = table_->touched;
@@ -93,7 +100,7 @@ absl::Status TableExchange::Name(const Tensor& rows, const Tensor& slots) {
   }
   OrderByOwner(rows, slots);
   OT_RETURN_IF_ERROR(ShareCounts());
-  Exchange(asked_ids_, served_ids_, /*to_owners=*/true);
+  StartExchange(asked_ids_, served_ids_, /*to_owners=*/true).Wait();
   if (training_) MergeLists();
   return absl::OkStatus();
 }
@@ -195,7 +202,7 @@ void TableExchange::MergeLists() {
   starts[owned.count] = static_cast<uint32_t>(count);
 }
 
-void TableExchange::Exchange(const Tensor& asked, const Tensor& served, bool to_owners) {
+Request TableExchange::StartExchange(const Tensor& asked, const Tensor& served, bool to_owners) {
   std::vector<Communicator::Message> of_owners, of_askers;
   for (int64_t rank = 0; rank < ranks_; ++rank) {
     const Stretch& a = asked_of_[At(rank)];
@@ -204,16 +211,14 @@ void TableExchange::Exchange(const Tensor& asked, const Tensor& served, bool to_
     if (a.count > 0) of_owners.push_back({peer, asked.Rows(a.begin, a.count)});
     if (s.count > 0) of_askers.push_back({peer, served.Rows(s.begin, s.count)});
   }
-  if (to_owners) {
-    mesh_->world().Exchange(of_owners, of_askers, Traffic::kTables);
-  } else {
-    mesh_->world().Exchange(of_askers, of_owners, Traffic::kTables);
-  }
+  return to_owners ? mesh_->world().StartExchange(of_owners, of_askers, Traffic::kTables)
+                   : mesh_->world().StartExchange(of_askers, of_owners, Traffic::kTables);
 }
 
 void TableExchange::Fetch(const Context& context, const TableReading* reading) {
   OT_CHECK_EQ(reading == nullptr, training_);
   if (direct()) return;
+  WaitForAll();  // their rows lie where these will
   const Tensor ids = context.OnDevice(served_ids_.Rows(0, served()));
   // Of narrower values the first half of the room is used.
   const Tensor rows(served_.raw(), fetched_.dtype(), served_.shape());
@@ -227,12 +232,13 @@ void TableExchange::Fetch(const Context& context, const TableReading* reading) {
                           .ids = ids,
                           .y = used});
   }
-  Exchange(fetched_, rows, /*to_owners=*/false);
+  fetch_ = StartExchange(fetched_, rows, /*to_owners=*/false);
 }
 
 void TableExchange::Read(const Context& context, const Tensor& ids, const Tensor& slots,
-                         const TableReading* reading, const Tensor& y) const {
+                         const TableReading* reading, const Tensor& y) {
   if (!direct()) {
+    fetch_.Wait();
     EmbeddingForward(context, {.ids = context.OnDevice(slots), .table = fetched_, .y = y});
   } else if (reading == nullptr) {
     EmbeddingForward(context, {.ids = context.OnDevice(ids), .table = table_->value, .y = y});
@@ -245,10 +251,21 @@ void TableExchange::Read(const Context& context, const Tensor& ids, const Tensor
   }
 }
 
+void TableExchange::StartReturn() {
+  OT_CHECK(training_);
+  if (direct()) return;
+  OT_CHECK(!returning_) << "gradients of " << table_->spec.name << " have set out before";
+  fetch_.Wait();  // a rank may have read nothing; what it served still leaves from served_
+  return_ = StartExchange(table_->touched.gradient, served_, /*to_owners=*/true);
+  returning_ = true;
+}
+
 void TableExchange::ReturnGradients(const Context& context) {
   OT_CHECK(training_);
   if (direct()) return;
-  Exchange(table_->touched.gradient, served_, /*to_owners=*/true);
+  if (!returning_) StartReturn();
+  return_.Wait();
+  returning_ = false;
   const TouchedRows& owned = table_->owned;
   if (owned.count == 0) return;
   RowTreeSum(context,

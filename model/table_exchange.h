@@ -2,15 +2,18 @@
 // every step each rank names the rows that its tokens read; ids go to the owners, rows come back,
 // and after the backward pass gradients of named rows go to the owners and are summed there in the
 // order of core/gradient_sum.h's tree over data ranks, then over tensor ranks. Only named rows
-// travel, each once a step and rank; no rank ever holds a dense gradient. On one rank nothing is
-// copied: rows are read from the table itself. docs/methods/table_optimizers.md.
+// travel, each once a step and rank, while other work runs; no rank ever holds a dense gradient. On
+// one rank nothing is copied: rows are read from the table itself.
+// docs/methods/table_optimizers.md.
 //
 // A training step, for every table, on every rank, whether it reads rows or not:
 //   RowSlots::Fill(ids, &table->touched, slots)
 //   Name(table->touched.used(), slots)         what owners are asked for
 //   Optimizer::CatchUp                         table->owned to the state before the step
-//   Fetch(context, nullptr)
-//   Read(...) in the forward passes; gradients by `slots` into table->touched.gradient
+//   Fetch(context, nullptr)                    rows set out
+//   Read(...) in the forward passes            the first waits for them
+//   gradients by `slots` into table->touched.gradient
+//   StartReturn                                they are complete and set out
 //   ReturnGradients                            table->owned.gradient is the sum over all ranks
 //   Optimizer::ComputeNorms, Step              on table->owned
 // An evaluation pass: Name with lists of its own (TouchedRows without a gradient), Fetch and Read
@@ -62,6 +65,11 @@ class TableExchange {
   // on all ranks. In training table->owned gets its tensors here. `table` and `mesh` must outlive
   // the exchange.
   TableExchange(Parameter* table, const Mesh* mesh, int64_t asked, bool training, Memory* memory);
+  // Waits for what is under way, as Name does: a step may be given up at any point that is the same
+  // on all ranks.
+  ~TableExchange() { WaitForAll(); }
+  TableExchange(const TableExchange&) = delete;
+  TableExchange& operator=(const TableExchange&) = delete;
 
   // One rank: rows lie in the table itself. An evaluation then needs no slots, and Name and Fetch
   // have nothing to do.
@@ -76,19 +84,24 @@ class TableExchange {
   absl::Status Name(const Tensor& rows, const Tensor& slots);
 
   // Collective, after the owners have brought table->owned up to date (Optimizer::CatchUp), or with
-  // `reading`, of an evaluation (and only there): fetches the values of the named rows.
+  // `reading`, of an evaluation (and only there): asks for the values of the named rows. Does not
+  // wait for them.
   void Fetch(const Context& context, const TableReading* reading);
 
   // y[t] = the value of row ids[t], zeros for kNoRow; rounded to y's dtype once. ids, slots: [T]
   // u32, equal stretches of the logical rows and of the slots after Name (one rank: slots may be
-  // undefined). reading: as in Fetch. y: [T, w] f32 or bf16.
+  // undefined). reading: as in Fetch. y: [T, w] f32 or bf16. Not collective.
   void Read(const Context& context, const Tensor& ids, const Tensor& slots,
-            const TableReading* reading, const Tensor& y) const;
+            const TableReading* reading, const Tensor& y);
 
-  // Collective, in training, after the last micro-batch: table->touched.gradient to the owners'
-  // table->owned.gradient: over data ranks the tree of core/gradient_sum.h, for each tensor rank;
-  // then these sums in the order of tensor ranks. A rank that does not name a row counts as zeros.
-  // May be left out where no gradient is wanted, by all ranks.
+  // Collective, in training, as soon as the last micro-batch's gradient is asked for: sends
+  // table->touched.gradient to the owners, and does not wait. It must not change, nor rows be read,
+  // before ReturnGradients.
+  void StartReturn();
+  // Collective, in training, after the last micro-batch, starts what StartReturn did not:
+  // table->owned.gradient of the owners, over data ranks the tree of core/gradient_sum.h, for each
+  // tensor rank; then these sums in the order of tensor ranks. A rank that does not name a row
+  // counts as zeros. May be left out where no gradient is wanted, by all ranks.
   void ReturnGradients(const Context& context);
 
   // Of the last Name.
@@ -106,7 +119,8 @@ class TableExchange {
   // table->owned.rows and what is summed into each.
   void MergeLists();
   // rows of a rank by world rank: [U, ...] of what it asked for, [served, ...] of what others did.
-  void Exchange(const Tensor& asked, const Tensor& served, bool to_owners);
+  Request StartExchange(const Tensor& asked, const Tensor& served, bool to_owners);
+  void WaitForAll();
   int64_t served() const;
 
   Parameter* table_;
@@ -118,6 +132,8 @@ class TableExchange {
   std::vector<Stretch> asked_of_;      // by owner, in the list of this rank
   std::vector<Stretch> served_from_;   // by who asks: tensor ranks in order, of each its data ranks
   std::vector<int64_t> served_begin_;  // of the same, in that order, and the end
+  Request fetch_, return_;             // under way, or nothing
+  bool returning_ = false;             // StartReturn was called in this step
 
   Tensor counts_;      // [ranks, ranks] u32: asked by a rank of a part
   Tensor asked_ids_;   // [asked] u32: rows of the owners' parts, by owner
