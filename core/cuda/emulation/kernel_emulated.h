@@ -10,6 +10,7 @@
 
 #include "core/check.h"
 #include "core/cuda/emulation/emulator.h"
+#include "core/cuda/emulation/queues.h"
 
 #define __global__
 #define __device__
@@ -218,7 +219,7 @@ inline float Exp2(float x) { return x < -126.0F ? 0.0F : std::exp2(x); }
 inline uint32_t PackPair(float low, float high) { return internal::PairOf(bf16(low), bf16(high)); }
 
 template <class... Parameters, class... Arguments>
-void Launch(const char* name, const Context& /*context*/, const LaunchShape& shape,
+void Launch(const char* name, const Context& context, const LaunchShape& shape,
             void (*kernel)(Parameters...), Arguments&&... arguments) {
   OT_CHECK(shape.blocks > 0 && shape.blocks < int64_t{1} << 31 && shape.blocks_y > 0 &&
            shape.blocks_y < 65536 && shape.blocks_z > 0 && shape.blocks_z < 65536 &&
@@ -233,9 +234,16 @@ void Launch(const char* name, const Context& /*context*/, const LaunchShape& sha
   constexpr bool kChecked = false;
 #endif
   using Call = decltype(call);
-  emulation::Run(
-      name, grid, kChecked, [](const void* argument) { (*static_cast<const Call*>(argument))(); },
-      &call, static_cast<int64_t>(sizeof(call)));
+  const auto run = [name, grid, call] {
+    emulation::Run(
+        name, grid, kChecked, [](const void* argument) { (*static_cast<const Call*>(argument))(); },
+        &call, static_cast<int64_t>(sizeof(call)));
+  };
+  if (emulation::Delays()) {
+    emulation::Enqueue(context.stream_name(), run);
+  } else {
+    run();
+  }
 }
 
 }  // namespace overtok::OT_BACKEND

@@ -6,20 +6,17 @@
 #include "core/cuda/kernels.h"
 
 namespace overtok::OT_BACKEND {
-
-#if defined(OT_CHECKED)
 namespace {
 
+#if defined(OT_CHECKED)
 void CheckWritten(const Tensor& x, const char* name) {
   const int64_t unwritten = emulation::FirstUnwritten(x.raw(), x.bytes());
   OT_CHECK(unwritten < 0) << "Matmul: nobody has written byte " << unwritten << " of operand "
                           << name;
 }
-
-}  // namespace
 #endif
 
-void Matmul(const Context& context, const MatmulArgs& args) {
+void Multiply(const Context& context, const MatmulArgs& args) {
   const emulation::DeviceAccess access;
 #if defined(OT_CHECKED)
   CheckWritten(args.a, "a");
@@ -30,6 +27,18 @@ void Matmul(const Context& context, const MatmulArgs& args) {
 #if defined(OT_CHECKED)
   emulation::MarkWritten(args.c.raw(), args.c.bytes());
 #endif
+}
+
+}  // namespace
+
+void Matmul(const Context& context, const MatmulArgs& args) {
+  OT_CHECK(context.stream_name() == StreamName::kMain)
+      << "products run on the main stream, whose workspace they share";
+  if (emulation::Delays()) {
+    emulation::Enqueue(StreamName::kMain, [context, args] { Multiply(context, args); });
+  } else {
+    Multiply(context, args);
+  }
 }
 
 }  // namespace overtok::OT_BACKEND
