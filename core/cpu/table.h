@@ -29,6 +29,7 @@ inline int64_t LastStep(const TableState& state, int64_t row, int64_t step) {
 template <class S>
 uint64_t RandomRow(const TableState& state, int64_t row) {
   if constexpr (!std::is_same_v<S, bf16>) return 0;
+  if (state.numbers.defined()) row = state.numbers.data<uint32_t>()[row];
   if (state.logical_rows == 0) return static_cast<uint64_t>(row);
   return static_cast<uint64_t>(GlobalOf(state.sharding, state.logical_rows, row));
 }

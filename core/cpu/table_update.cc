@@ -165,6 +165,8 @@ class RowUpdate {
 };
 
 void TableUpdateImpl(const TableUpdateArgs& args) {
+  const Tensor& halted = args.clip.halted;
+  if (halted.defined() && halted.data<uint32_t>()[0] != 0) return;
   const double clip = ClipFactor(args.clip);
   ByStorage(args.state.value.dtype(), [&](auto zero) {
     ParallelFor(args.rows.elements(), RowGrain(args.state), [&](int64_t begin, int64_t end) {

@@ -27,6 +27,7 @@ struct TablePointers {
   uint32_t* last;
   int64_t width;
   bool by_row;  // v is [R]
+  const uint32_t* numbers;
   Sharding sharding;
   int64_t logical_rows;
 
@@ -37,6 +38,7 @@ struct TablePointers {
         last(state.last.defined() ? state.last.data<uint32_t>() : nullptr),
         width(state.value.dim(1)),
         by_row(state.v.defined() && state.v.rank() == 1),
+        numbers(state.numbers.defined() ? state.numbers.data<uint32_t>() : nullptr),
         sharding(state.sharding),
         logical_rows(state.logical_rows) {}
 };
@@ -111,9 +113,11 @@ class RowWriter<bf16> {
       : rounding_(rounding),
         values_(table.value + row * table.width),
         room_(room + WarpIndex() * kRandomAhead) {
-    const int64_t logical = table.logical_rows == 0 ? row
-                                                    : overtok::internal::GlobalIndex(
-                                                          table.sharding, table.logical_rows, row);
+    const int64_t of_part = table.numbers != nullptr ? int64_t{table.numbers[row]} : row;
+    const int64_t logical =
+        table.logical_rows == 0
+            ? of_part
+            : overtok::internal::GlobalIndex(table.sharding, table.logical_rows, of_part);
     low_ = static_cast<uint64_t>(logical) << 32;
   }
   __device__ __forceinline__ void Prepare(int first) {

@@ -15,6 +15,7 @@ struct UpdateScalars {
   float rate_f32;
   double rate, beta2, eps, correction1, correction2;
   int64_t step;
+  const uint32_t* halted;  // null: never
 };
 
 AdamConstants Constants(const TableUpdateArgs& args) {
@@ -141,7 +142,7 @@ __global__ void __launch_bounds__(kTableThreads)
   Shared shared;
   auto* room = shared.Take<uint16_t>(kRandomRoom<S>);
   const int64_t k = WarpOfGrid();
-  if (k >= count) return;
+  if (k >= count || (scalars.halted != nullptr && *scalars.halted != 0)) return;
   const int64_t row = rows[k];
   if (table.last != nullptr) {
     if (table.last[row] != scalars.step) Trap("a row of a table was not brought to the step");
@@ -168,16 +169,18 @@ __global__ void __launch_bounds__(kTableThreads)
 void TableUpdate(const Context& context, const TableUpdateArgs& args) {
   const int64_t count = args.rows.elements();
   const AdamConstants constants = Constants(args);
-  const UpdateScalars scalars = {.kind = args.rule.kind,
-                                 .clip = ScalarsOf(args.clip),
-                                 .adam = AdamFactors(constants),
-                                 .rate_f32 = static_cast<float>(args.rate),
-                                 .rate = args.rate,
-                                 .beta2 = constants.beta2,
-                                 .eps = constants.eps,
-                                 .correction1 = constants.correction1,
-                                 .correction2 = constants.correction2,
-                                 .step = args.step};
+  const UpdateScalars scalars = {
+      .kind = args.rule.kind,
+      .clip = ScalarsOf(args.clip),
+      .adam = AdamFactors(constants),
+      .rate_f32 = static_cast<float>(args.rate),
+      .rate = args.rate,
+      .beta2 = constants.beta2,
+      .eps = constants.eps,
+      .correction1 = constants.correction1,
+      .correction2 = constants.correction2,
+      .step = args.step,
+      .halted = args.clip.halted.defined() ? args.clip.halted.data<uint32_t>() : nullptr};
   const Rounding rounding(args.random_key, args.step, 1);
   const auto* gradient = args.gradient.data<float>();
   ByActivation(args.state.value.dtype(), "update of table rows", [&](auto zero) {

@@ -12,9 +12,11 @@ void CheckState(const TableState& state, const TableRule& rule) {
   OT_CHECK_EQ(value.rank(), 2);
   OT_CHECK_GE(value.dim(1), 1);
   OT_CHECK(state.sharding.split != Split::kColumns);
-  if (state.logical_rows == 0) {
-    OT_CHECK(state.sharding.split == Split::kWhole);
-  } else {
+  OT_CHECK(state.logical_rows != 0 || state.sharding.split == Split::kWhole);
+  if (state.numbers.defined()) {
+    OT_CHECK_DTYPE(state.numbers, DType::kU32);
+    OT_CHECK_SHAPE(state.numbers, {value.dim(0)});
+  } else if (state.logical_rows != 0) {
     OT_CHECK_EQ(SizeOfPart(state.sharding, state.logical_rows), value.dim(0));
   }
   const DType type = internal::StatisticType(value.dtype());
@@ -87,6 +89,7 @@ void TableUpdate(const Context& context, const TableUpdateArgs& args) {
   OT_CHECK_SHAPE(args.gradient, {args.rows.elements(), args.state.value.dim(1)});
   OT_CHECK_GE(args.clip.max_norm, 0);
   if (args.clip.max_norm > 0) OT_CHECK_DTYPE(args.clip.norm_squared, DType::kF64);
+  if (args.clip.halted.defined()) OT_CHECK_DTYPE(args.clip.halted, DType::kU32);
   OT_CHECK(args.constants.correction1 > 0 && args.constants.correction2 > 0)
       << "bias corrections " << args.constants.correction1 << ", " << args.constants.correction2;
   OT_CHECK(args.step >= 0 && args.step < (int64_t{1} << 32) - 1);

@@ -31,6 +31,9 @@ struct TableState {
   // Rows R are part of a logical table, by rows: the random bits of a row follow its number there.
   Sharding sharding = {};
   int64_t logical_rows = 0;  // 0: R, which is the whole table
+  // [R] u32: rows here are copies of these rows of the part (core/host_table.h); undefined: of all
+  // rows of the part, in their order.
+  Tensor numbers = {};
 };
 
 // What the silent steps [last, step) do to a row, indexed by `last`, by a count of steps or by a
@@ -89,7 +92,8 @@ void TableLookup(const Context& context, const TableLookupArgs& args);
 //             value <- value - rate (m / correction1) / (sqrt(v / correction2) + eps)
 //   kAdagrad  v <- v + g^2;  value <- value - rate g / (sqrt(v) + eps)
 //   kSgd      value <- value - rate g
-// g^2 is the row's mean of g^2 where v has rank 1; 0 / (0 + eps) = 0.
+// g^2 is the row's mean of g^2 where v has rank 1; 0 / (0 + eps) = 0. Where clip.halted says so
+// nothing is read or written.
 struct TableUpdateArgs {
   TableState state;
   TableRule rule;

@@ -1,5 +1,5 @@
-// Rows of a table that is divided are rounded like those of the whole: random bits follow the
-// logical row.
+// Rows of a table that is divided, and copies of rows elsewhere, are rounded like those of the
+// whole: random bits follow the logical row.
 #include <gtest/gtest.h>
 
 #include <memory>
@@ -79,16 +79,63 @@ void CopyRow(const Buffer& from, int64_t from_row, Buffer& to, int64_t to_row) {
   for (int64_t c = 0; c < width; ++c) to.Set(to_row * width + c, from.Get(from_row * width + c));
 }
 
+// Values that move, and rows behind by different steps.
+void FillTable(PartTable& table) {
+  FillNormal(table.value, 1, 1);
+  FillNormal(table.m, 2, 0.1);
+  FillNormal(table.gradient, 3, 0.1);
+  for (int64_t i = 0; i < table.v.size(); ++i)
+    table.v.Set(i, 0.01 + 1e-4 * static_cast<double>(i % 50));
+  for (int64_t i = 0; i < table.last.size(); ++i)
+    table.last.Set(i, static_cast<double>(i % (kStep + 1)));
+}
+void CopyRows(const PartTable& from, int64_t from_row, PartTable& to, int64_t to_row) {
+  CopyRow(from.value, from_row, to.value, to_row);
+  CopyRow(from.m, from_row, to.m, to_row);
+  CopyRow(from.v, from_row, to.v, to_row);
+  CopyRow(from.gradient, from_row, to.gradient, to_row);
+  CopyRow(from.last, from_row, to.last, to_row);
+}
+
+TEST(TablePart, CopiesOfRowsAreUpdatedLikeTheRows) {
+  constexpr int64_t kCopies = 5;
+  constexpr int64_t kOf[kCopies] = {0, 7, 64, 65, 70};
+  for (const DType dtype : {DType::kBF16, DType::kF32}) {
+    for (const int64_t parts : {1, 3}) {
+      const Sharding sharding =
+          parts == 1 ? Sharding() : Sharding{.split = Split::kScattered, .parts = parts, .part = 1};
+      const int64_t size = SizeOfPart(sharding, kRows);
+      PartTable table(dtype, size, sharding, kRows);
+      FillTable(table);
+      PartTable copies(dtype, kCopies, sharding, kRows);
+      Buffer numbers(DType::kU32, {kCopies});
+      copies.state.numbers = numbers.tensor();
+      for (int64_t i = 0; i < kCopies; ++i) {
+        ASSERT_LT(kOf[i], size);
+        numbers.Set(i, static_cast<double>(kOf[i]));
+        CopyRows(table, kOf[i], copies, i);
+      }
+      table.Run();
+      copies.Run();
+      Buffer value(dtype, copies.value.shape()), m(DType::kF32, copies.value.shape()),
+          v(DType::kF32, copies.value.shape()), last(DType::kU32, {kCopies});
+      for (int64_t i = 0; i < kCopies; ++i) {
+        CopyRow(table.value, kOf[i], value, i);
+        CopyRow(table.m, kOf[i], m, i);
+        CopyRow(table.v, kOf[i], v, i);
+        CopyRow(table.last, kOf[i], last, i);
+      }
+      EXPECT_TRUE(copies.value.SameBits(value)) << NameOf(dtype) << ", " << parts << " parts";
+      EXPECT_TRUE(copies.m.SameBits(m) && copies.v.SameBits(v) && copies.last.SameBits(last));
+    }
+  }
+}
+
 TEST(TablePart, IsUpdatedLikeTheSameRowsOfTheWhole) {
   for (const DType dtype : {DType::kBF16, DType::kF32}) {
     for (const int64_t parts : {1, 3, 4, 7}) {
       PartTable whole(dtype, kRows, {}, 0);
-      FillNormal(whole.value, 1, 1);
-      FillNormal(whole.m, 2, 0.1);
-      FillNormal(whole.gradient, 3, 0.1);
-      for (int64_t i = 0; i < whole.v.size(); ++i)
-        whole.v.Set(i, 0.01 + 1e-4 * static_cast<double>(i % 50));
-      for (int64_t i = 0; i < kRows; ++i) whole.last.Set(i, static_cast<double>(i % (kStep + 1)));
+      FillTable(whole);
       int64_t rows = 0;
       std::vector<std::unique_ptr<PartTable>> tables;
       for (int64_t part = 0; part < parts; ++part) {
@@ -99,11 +146,7 @@ TEST(TablePart, IsUpdatedLikeTheSameRowsOfTheWhole) {
         PartTable& table = *tables.back();
         for (int64_t local = 0; local < size; ++local) {
           const int64_t global = GlobalOf(sharding, kRows, local);
-          CopyRow(whole.value, global, table.value, local);
-          CopyRow(whole.m, global, table.m, local);
-          CopyRow(whole.v, global, table.v, local);
-          CopyRow(whole.gradient, global, table.gradient, local);
-          CopyRow(whole.last, global, table.last, local);
+          CopyRows(whole, global, table, local);
         }
       }
       ASSERT_EQ(rows, kRows);

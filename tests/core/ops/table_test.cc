@@ -502,6 +502,41 @@ TEST(Table, ReachesRowsBeyondTwoToThe31Elements) {
   unmap();
 }
 
+TEST(Table, WhatIsHaltedWritesNothing) {
+  for (const DType dtype : {DType::kF32, DType::kBF16}) {
+    Buffer value(dtype, {3, 5}), m(DType::kF32, {3, 5}), v(DType::kF32, {3, 5}),
+        last(DType::kU32, {3}), rows(DType::kU32, {2}, {0, 2}), gradient(DType::kF32, {2, 5}),
+        halted(DType::kU32, {1});
+    FillNormal(value, 1, 1);
+    FillNormal(m, 2, 1);
+    FillUniform(v, 3, 1, 2);
+    // What has halted the step.
+    for (int64_t i = 0; i < gradient.size(); ++i)
+      gradient.Set(i, std::numeric_limits<double>::quiet_NaN());
+    for (int64_t i = 0; i < 3; ++i) last.Set(i, 4);
+    const Buffer value0(value), m0(m), v0(v), last0(last);
+    const auto update = [&] {
+      TableUpdate(TestContext(),
+                  {.state = {value.tensor(), m.tensor(), v.tensor(), last.tensor()},
+                   .rule = Adam(),
+                   .rows = rows.tensor(),
+                   .gradient = gradient.tensor(),
+                   .clip = {.norm_squared = {}, .max_norm = 0, .halted = halted.tensor()},
+                   .constants = {},
+                   .rate = 1,
+                   .step = 4});
+    };
+    halted.Set(0, 1);
+    update();
+    EXPECT_TRUE(value.SameBits(value0) && m.SameBits(m0) && v.SameBits(v0) && last.SameBits(last0));
+    halted.Set(0, 0);
+    update();
+    EXPECT_FALSE(value.SameBits(value0));
+    EXPECT_EQ(last.Get(2), 5);
+    EXPECT_EQ(last.Get(1), 4);
+  }
+}
+
 TEST(Table, NoRowsIsNoWork) {
   Buffer value(DType::kF32, {2, 3}), rows(DType::kU32, {0}), gradient(DType::kF32, {0, 3});
   FillNormal(value, 1, 1);
