@@ -3,6 +3,7 @@
 
 #include <utility>
 
+#include "core/exact_sum.h"
 #include "core/ops/kernels.h"
 
 namespace overtok {
@@ -53,6 +54,30 @@ void AddElementOps(const OpShapes& s, std::vector<OpCase>* cases) {
     const CopyRegionArgs args = {region, o.Normal(DType::kF32, matrix),
                                  o.Take(DType::kF32, {s.inner, s.width / 2})};
     return {[=](const Context& c) { CopyRegion(c, args); }};
+  });
+  // Rows of a table that a batch touches.
+  Adder("f32", cases)("copy_rows", {s.touched, s.table_width}, [=](Operands& o) -> OpCall {
+    const CopyRowsArgs args = {.from = o.Normal(DType::kF32, {s.table_rows, s.table_width}),
+                               .to = o.Take(DType::kF32, {s.touched, s.table_width}),
+                               .from_rows = o.Ids(s.touched, s.table_rows)};
+    return {[=](const Context& c) { CopyRows(c, args); }};
+  });
+  // Sums of squares, one for each of those rows.
+  const Shape words = {1, ExactSum::kWords};
+  Adder("f64", cases)("add_exact", {s.touched}, [=](Operands& o) -> OpCall {
+    const AddExactArgs args = {o.Constant(DType::kF64, {s.touched}, 0.1),
+                               o.Take(DType::kI64, words)};
+    return {[=](const Context& c) { AddExact(c, args); }};
+  });
+  // Of 8 ranks.
+  Adder("f64", cases)("round_exact", {8, 1}, [=](Operands& o) -> OpCall {
+    const RoundExactArgs args = {o.Take(DType::kI64, {8, 1, ExactSum::kWords}),
+                                 o.Take(DType::kF64, {1})};
+    return {[=](const Context& c) { RoundExact(c, args); }};
+  });
+  Adder("f64", cases)("halt_unless_finite", {8}, [=](Operands& o) -> OpCall {
+    const HaltUnlessFiniteArgs args = {o.Constant(DType::kF64, {8}, 1), o.Take(DType::kU32, {1})};
+    return {[=](const Context& c) { HaltUnlessFinite(c, args); }};
   });
 }
 

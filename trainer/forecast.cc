@@ -43,11 +43,12 @@ bool Names(absl::string_view name, std::initializer_list<absl::string_view> pref
 // Of an op of the forward and backward passes. `classes`: of the vocabulary heads in the step, and
 // of hashed ones.
 StepPart PartOf(absl::string_view name, const std::vector<int64_t>& classes) {
-  if (Names(name, {"table_"})) return StepPart::kTables;
+  if (Names(name, {"table_", "copy_rows"})) return StepPart::kTables;
   if (Names(name, {"attention_"})) return StepPart::kAttention;
   if (Names(name, {"embedding_"})) return StepPart::kLookups;
   if (Names(name, {"softmax_", "weighted_sum"})) return StepPart::kSoftmax;
-  if (Names(name, {"fill", "cast", "ordered_sum", "row_tree_sum", "copy_region", "sum_squares"}))
+  if (Names(name, {"fill", "cast", "ordered_sum", "row_tree_sum", "copy_region", "sum_squares",
+                   "add_exact", "round_exact", "halt_unless_finite"}))
     return StepPart::kGradients;
   if (!Names(name, {"matmul"})) return StepPart::kBlockPasses;
   const bool head = std::any_of(classes.begin(), classes.end(),

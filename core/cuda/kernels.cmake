@@ -6,8 +6,10 @@ set(OVERTOK_CUDA_KERNELS
   attention_f32.cu
   attention_forward.cu
   copy_region.cu
+  copy_rows.cu
   elementwise.cu
   embedding.cu
+  exact_sum.cu
   kernels.cu
   norm.cu
   optimizer_hyperball.cu

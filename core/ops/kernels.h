@@ -8,8 +8,10 @@
 #include "core/ops/activation.h"
 #include "core/ops/attention.h"
 #include "core/ops/copy_region.h"
+#include "core/ops/copy_rows.h"
 #include "core/ops/elementwise.h"
 #include "core/ops/embedding.h"
+#include "core/ops/exact_sum.h"
 #include "core/ops/matmul.h"
 #include "core/ops/norm.h"
 #include "core/ops/optimizer.h"
@@ -44,8 +46,12 @@
   X(WeightedSum, WeightedSumArgs, weighted_sum)                                   \
   X(OrderedSum, OrderedSumArgs, ordered_sum)                                      \
   X(CopyRegion, CopyRegionArgs, copy_region)                                      \
+  X(CopyRows, CopyRowsArgs, copy_rows)                                            \
   X(RowTreeSum, RowTreeSumArgs, row_tree_sum)                                     \
   X(SumSquares, SumSquaresArgs, sum_squares)                                      \
+  X(AddExact, AddExactArgs, add_exact)                                            \
+  X(RoundExact, RoundExactArgs, round_exact)                                      \
+  X(HaltUnlessFinite, HaltUnlessFiniteArgs, halt_unless_finite)                   \
   X(MuonMomentum, MuonMomentumArgs, muon_momentum)                                \
   X(NewtonSchulzPolynomial, NewtonSchulzPolynomialArgs, newton_schulz_polynomial) \
   X(ScaleByNorm, ScaleByNormArgs, scale_by_norm)                                  \

@@ -93,10 +93,20 @@ Work WorkOf(const OrderedSumArgs& a) {
   return {.bytes = Bytes({a.out}) * static_cast<double>(a.parts.size() + 1)};
 }
 Work WorkOf(const CopyRegionArgs& a) { return Pass({a.packed, a.packed}); }
+Work WorkOf(const CopyRowsArgs& a) {
+  const double moved = 2 * static_cast<double>(RowsOf(a)) * static_cast<double>(RowBytesOf(a));
+  if (!a.from_rows.defined() && !a.to_rows.defined()) return {.bytes = moved};
+  return {.bytes = Bytes({a.from_rows, a.to_rows}), .row_bytes = moved};
+}
 Work WorkOf(const RowTreeSumArgs& a) {
   return {.bytes = Bytes({a.order, a.starts, a.out}), .row_bytes = Bytes({a.contributions})};
 }
 Work WorkOf(const SumSquaresArgs& a) { return Pass({a.x}); }
+Work WorkOf(const AddExactArgs& a) {
+  return {.bytes = Bytes({a.values, a.words}) + (a.accumulate ? Bytes({a.words}) : 0)};
+}
+Work WorkOf(const RoundExactArgs& a) { return Pass({a.words, a.out}); }
+Work WorkOf(const HaltUnlessFiniteArgs& a) { return Pass({a.x, a.halted}); }
 Work WorkOf(const MuonMomentumArgs& a) { return Pass({a.gradient, a.buffer, a.buffer, a.x}); }
 Work WorkOf(const NewtonSchulzPolynomialArgs& a) { return Pass({a.x, a.y, a.y}); }
 Work WorkOf(const ScaleByNormArgs& a) { return Pass({a.x, a.x}); }
