@@ -44,7 +44,8 @@ class Device {
   virtual void Order(StreamName /*earlier*/, StreamName /*later*/) {}
 
   // Zero-filled memory for tensors, 256-byte aligned; null for 0 bytes. Aborts, naming what it was
-  // for, when there is none left: a plan is compared with what there is beforehand.
+  // for, when there is none left: a plan is compared with what there is beforehand. Freeing waits
+  // for all ops of all streams.
   virtual void* Allocate(int64_t bytes, absl::string_view name) = 0;
   virtual void Free(void* data, int64_t bytes) = 0;
   // The same in the host's memory, for tensors that are too large for the device's: ops reach it,
@@ -69,10 +70,10 @@ class Device {
   // Host to device, in order with ops of the stream. The host's memory may change as soon as the
   // call returns.
   virtual void Send(std::span<const Piece> pieces, StreamName stream) = 0;
-  // Device to host; waits for the ops before on the main stream.
+  // Device to host; waits for the ops before on the main stream, not for the side stream's.
   virtual void Read(const Piece& piece) = 0;
   // The same without waiting: the values as the ops before leave them, whatever comes after. They
-  // are in host memory when FinishRead() returns, which waits for those ops alone. At most
+  // are in host memory when FinishRead() returns, not before; it waits for those ops alone. At most
   // kReadsInFlight reads are open; the memory named in pieces stays until they are finished.
   static constexpr int kReadsInFlight = 4;
   virtual int64_t StartRead(std::span<const Piece> pieces) {
@@ -83,10 +84,13 @@ class Device {
   // Until all ops and transfers of all streams are done.
   virtual void Wait() = 0;
 
-  // Calls work(), which asks for ops of both streams, and hands them over as one: a CUDA graph,
-  // which spares most of the time between short kernels. Calls of one `number` that ask for the
-  // same ops with other arguments reuse the graph. The side stream's ops are ordered behind and
-  // before those of the main stream outside. Within, nothing is sent, read or waited for.
+  // Calls work(), which asks for ops of both streams, and hands them over as one op of the main
+  // stream: a CUDA graph, which spares most of the time between short kernels. Calls of one
+  // `number` that ask for the same ops with other arguments reuse the graph; numbers are few, a
+  // graph is kept for each. Ops of the side stream within begin behind what the main stream was
+  // asked for before, and what it is asked for later waits for them; they have no order with those
+  // of the side stream outside. Within, Order() is the only other call: nothing is sent, read,
+  // waited for, stamped, taken or freed, and ranks exchange nothing.
   virtual void RunTogether(int64_t /*number*/, absl::FunctionRef<void()> work) { work(); }
 
   // Marks a point of the main stream, to be measured: when all ops before it are done. Numbers are

@@ -24,7 +24,7 @@ done
 most_bytes=$((48 * 1024 * 1024))
 version="$(sed -n 's/^project(overtok VERSION \([0-9.]*\).*/\1/p' CMakeLists.txt)"
 name="overtok-$version-$(uname -m)"
-mapfile -t tests < <(printf '%s\n' tests/core/cuda/device_test.cc tests/core/ops/*_test.cc | sed 's/.*\///; s/\.cc$//')
+mapfile -t tests < <(printf '%s\n' tests/core/cuda/device_{streams_,}test.cc tests/core/ops/*_test.cc | sed 's/.*\///; s/\.cc$//')
 
 if [[ $make == 1 ]]; then
   [[ -f "$build/CMakeCache.txt" ]] || cmake -S . -B "$build" -G Ninja -DCMAKE_BUILD_TYPE=Release >/dev/null

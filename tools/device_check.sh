@@ -32,7 +32,7 @@ if [[ -n "$build" ]]; then
   overtok=("$build/overtok")
   run=()
   tests=()
-  for source in "$here"/tests/core/cuda/device_test.cc "$here"/tests/core/ops/*_test.cc; do tests+=("$build/tests/$(basename "$source" .cc)"); done
+  for source in "$here"/tests/core/cuda/device_{streams_,}test.cc "$here"/tests/core/ops/*_test.cc; do tests+=("$build/tests/$(basename "$source" .cc)"); done
 elif [[ -x "$here/run" ]]; then
   overtok=("$here/overtok")
   run=("$here/run")

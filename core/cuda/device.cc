@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -13,7 +14,10 @@
 #include "absl/strings/str_cat.h"
 #include "core/check.h"
 #include "core/cuda/arena.h"
+#include "core/cuda/check_cuda.h"
+#include "core/cuda/graphs.h"
 #include "core/cuda/matmul.h"
+#include "core/cuda/staging.h"
 #include "core/status.h"
 
 namespace overtok {
@@ -25,167 +29,178 @@ const Kernels& CudaKernels();  // core/cuda/kernels.cu
 
 namespace {
 
-// Asynchronous errors show up at whatever call comes next, and stay.
-void CheckCuda(cudaError_t error, const std::string& during) {
-  OT_CHECK(error == cudaSuccess)
-      << "CUDA failed while " << during << ": " << cudaGetErrorString(error) << " ("
-      << cudaGetErrorName(error)
-      << "); an op before may be the cause: run again with CUDA_LAUNCH_BLOCKING=1 to see which";
-}
-
-absl::Status StatusOf(cudaError_t error, absl::string_view during) {
-  if (error == cudaSuccess) return absl::OkStatus();
-  return absl::UnavailableError(absl::StrCat("CUDA failed while ", during, ": ",
-                                             cudaGetErrorString(error), " (",
-                                             cudaGetErrorName(error), ")"));
-}
+using cuda::CheckCuda;
+using cuda::StatusOf;
 
 std::string Version(int version) { return absl::StrCat(version / 1000, ".", version % 1000 / 10); }
 
-// Pinned host memory that a transfer passes through, and the event after the transfer.
-class Staging {
- public:
-  Staging() {
-    CheckCuda(cudaEventCreateWithFlags(&done_, cudaEventDisableTiming), "making an event");
-  }
-  // After the transfer before: at least so many bytes.
-  char* Room(int64_t bytes) {
-    CheckCuda(cudaEventSynchronize(done_), "waiting for a copy to the device before");
-    if (bytes > bytes_) {
-      if (data_ != nullptr) CheckCuda(cudaFreeHost(data_), "giving back pinned memory");
-      void* data = nullptr;
-      CheckCuda(cudaMallocHost(&data, static_cast<size_t>(bytes)),
-                absl::StrCat("taking ", bytes, " bytes of pinned memory"));
-      data_ = static_cast<char*>(data);
-      bytes_ = bytes;
-    }
-    return data_;
-  }
-  void Sent(cudaStream_t stream) {
-    CheckCuda(cudaEventRecord(done_, stream), "recording an event");
-  }
-
- private:
-  char* data_ = nullptr;
-  int64_t bytes_ = 0;
-  cudaEvent_t done_ = nullptr;
-};
+// Whether this thread is inside RunTogether.
+thread_local bool together = false;
 
 // Lives until the process ends, like the driver's own state: nothing is given back.
 class Cuda : public Device {
  public:
-  Cuda(int ordinal, cudaStream_t stream, int64_t total)
+  using Streams = std::array<cudaStream_t, kStreams>;
+
+  Cuda(int ordinal, const Streams& streams, int64_t total)
       : ordinal_(ordinal),
-        stream_(stream),
+        streams_(streams),
         total_(total),
         arena_([](int64_t bytes) { return TakeChunk(bytes); },
-               [](void* data) { CheckCuda(cudaFree(data), "giving back device memory"); }) {}
+               [](void* data) { CheckCuda(cudaFree(data), "giving back device memory"); }) {
+    for (size_t i = 0; i < kStreams; ++i) {
+      for (cudaEvent_t* event : {&order_[i], &waited_[i]}) {
+        CheckCuda(cudaEventCreateWithFlags(event, cudaEventDisableTiming), "making an event");
+      }
+    }
+    for (cudaEvent_t& stamp : stamp_events_) CheckCuda(cudaEventCreate(&stamp), "making an event");
+  }
 
   int ordinal() const { return ordinal_; }
   DeviceKind kind() const override { return DeviceKind::kCuda; }
   const Kernels& kernels() const override { return cuda::CudaKernels(); }
-  void* stream(StreamName /*name*/) const override { return stream_; }
+  void* stream(StreamName name) const override { return Stream(name); }
+
+  // What cudaStreamWaitEvent waits for is settled as it is called: one event for each direction can
+  // be recorded again at once.
+  void Order(StreamName earlier, StreamName later) override {
+    if (earlier == later) return;
+    if (together) return PutOrder(earlier, later);  // RunTogether holds the lock
+    const auto lock = LockStreams("Order");
+    PutOrder(earlier, later);
+  }
 
   void* Allocate(int64_t bytes, absl::string_view name) override {
     if (bytes == 0) return nullptr;
-    const std::lock_guard<std::mutex> lock(mutex_);
-    UseDevice();
-    void* data = arena_.Allocate(bytes);
-    OT_CHECK(data != nullptr) << "the device has no " << bytes << " bytes left for "
-                              << std::string(name) << ": " << FreeBytes() << " of " << total_
-                              << " are free";
-    CheckCuda(cudaMemsetAsync(data, 0, static_cast<size_t>(bytes), stream_),
-              absl::StrCat("clearing ", name));
+    void* data = nullptr;
+    const auto streams = LockStreams("Allocate");
+    {
+      const std::lock_guard<std::mutex> lock(memory_mutex_);
+      data = arena_.Allocate(bytes);
+      OT_CHECK(data != nullptr) << "the device has no " << bytes << " bytes left for "
+                                << std::string(name) << ": " << FreeBytes() << " of " << total_
+                                << " are free";
+    }
+    CheckCuda(cudaMemsetAsync(data, 0, static_cast<size_t>(bytes), Stream(StreamName::kMain)),
+              "clearing ", name);
+    PutOrder(StreamName::kMain, StreamName::kSide);
     return data;
   }
   void Free(void* data, int64_t bytes) override {
     if (data == nullptr) return;
-    const std::lock_guard<std::mutex> lock(mutex_);
-    UseDevice();
-    CheckCuda(cudaStreamSynchronize(stream_), "waiting for the ops before memory is freed");
+    WaitFor("Free");
+    const std::lock_guard<std::mutex> lock(memory_mutex_);
     arena_.Free(data, bytes);
   }
+
+  // Pinned pages, at the same address for the device.
+  void* AllocateOnHost(int64_t bytes, absl::string_view name) override {
+    if (bytes == 0) return nullptr;
+    const auto streams = LockStreams("AllocateOnHost");
+    void *data = nullptr, *on_device = nullptr;
+    const cudaError_t error = cudaHostAlloc(&data, static_cast<size_t>(bytes),
+                                            cudaHostAllocPortable | cudaHostAllocMapped);
+    OT_CHECK(error != cudaErrorMemoryAllocation)
+        << "the host has no " << bytes << " bytes of pinned memory left for " << std::string(name);
+    CheckCuda(error, "taking ", bytes, " bytes of pinned memory for ", name);
+    CheckCuda(cudaHostGetDevicePointer(&on_device, data, 0), "asking where the device sees ", name);
+    OT_CHECK(on_device == data) << "the device sees the host's memory at other addresses";
+    Clear(static_cast<char*>(data), bytes);
+    const std::lock_guard<std::mutex> lock(memory_mutex_);
+    on_host_[reinterpret_cast<uintptr_t>(data)] = bytes;
+    return data;
+  }
+  void FreeOnHost(void* data, int64_t bytes) override {
+    if (data == nullptr) return;
+    WaitFor("FreeOnHost");
+    {
+      const std::lock_guard<std::mutex> lock(memory_mutex_);
+      const auto block = on_host_.find(reinterpret_cast<uintptr_t>(data));
+      OT_CHECK(block != on_host_.end() && block->second == bytes) << "no block of the host's";
+      on_host_.erase(block);
+    }
+    CheckCuda(cudaFreeHost(data), "giving back pinned memory");
+  }
+
   bool Owns(const void* data) const override {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    return arena_.Owns(data);
+    const std::lock_guard<std::mutex> lock(memory_mutex_);
+    if (arena_.Owns(data)) return true;
+    const auto address = reinterpret_cast<uintptr_t>(data);
+    const auto after = on_host_.upper_bound(address);
+    if (after == on_host_.begin()) return false;
+    const auto& [begin, bytes] = *std::prev(after);
+    return address - begin < static_cast<uintptr_t>(bytes);
   }
   int64_t total_bytes() const override { return total_; }
   int64_t free_bytes() const override {
-    const std::lock_guard<std::mutex> lock(mutex_);
+    const std::lock_guard<std::mutex> lock(memory_mutex_);
     return FreeBytes();
   }
 
-  // Pieces are packed into one staging buffer and copied from there; what is larger than a buffer
-  // goes in parts. The host waits when the last transfer but one has not run yet.
-  void Send(std::span<const Piece> pieces, StreamName /*stream*/) override {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    UseDevice();
-    int64_t left = 0;
-    for (const Piece& piece : pieces) left += RoundUp(piece.bytes);
-    size_t at = 0;
-    int64_t offset = 0;  // in piece `at`
-    while (at < pieces.size()) {
-      Staging& staging = staging_[next_staging_];
-      next_staging_ = (next_staging_ + 1) % staging_.size();
-      const int64_t capacity =
-          std::min(kMostStaging, std::max(kLeastStaging, RoundUpToPower(left)));
-      char* room = staging.Room(capacity);
-      int64_t used = 0;
-      while (at < pieces.size() && used < capacity) {
-        const Piece& piece = pieces[at];
-        const int64_t bytes = std::min(piece.bytes - offset, capacity - used);
-        if (bytes > 0) {
-          std::memcpy(room + used, static_cast<const char*>(piece.from) + offset,
-                      static_cast<size_t>(bytes));
-          CheckCuda(cudaMemcpyAsync(static_cast<char*>(piece.to) + offset, room + used,
-                                    static_cast<size_t>(bytes), cudaMemcpyHostToDevice, stream_),
-                    absl::StrCat("starting a copy of ", bytes, " bytes to the device"));
-        }
-        used += RoundUp(bytes);
-        offset += bytes;
-        if (offset == piece.bytes) {
-          ++at;
-          offset = 0;
-        }
-      }
-      staging.Sent(stream_);
-      left -= used;
-    }
+  void Send(std::span<const Piece> pieces, StreamName stream) override {
+    const auto lock = LockStreams("Send");
+    sending_.Send(pieces, Stream(stream));
   }
-
   void Read(const Piece& piece) override {
-    const std::lock_guard<std::mutex> lock(mutex_);
+    const auto lock = LockStreams("Read");
+    reading_.Read(piece, Stream(StreamName::kMain));
+  }
+  int64_t StartRead(std::span<const Piece> pieces) override {
+    const auto lock = LockStreams("StartRead");
+    return reads_.Start(pieces, Stream(StreamName::kMain));
+  }
+  // Without the lock, as Wait(): other threads may go on sending.
+  void FinishRead(int64_t ticket) override {
+    CheckNotTogether("FinishRead");
     UseDevice();
-    for (int64_t offset = 0; offset < piece.bytes;) {
-      const int64_t bytes = std::min(piece.bytes - offset, kMostStaging);
-      char* room = reading_.Room(std::max(kLeastStaging, RoundUpToPower(bytes)));
-      CheckCuda(cudaMemcpyAsync(room, static_cast<const char*>(piece.from) + offset,
-                                static_cast<size_t>(bytes), cudaMemcpyDeviceToHost, stream_),
-                absl::StrCat("starting a copy of ", bytes, " bytes from the device"));
-      CheckCuda(cudaStreamSynchronize(stream_),
-                absl::StrCat("waiting for ", bytes, " bytes from the device"));
-      std::memcpy(static_cast<char*>(piece.to) + offset, room, static_cast<size_t>(bytes));
-      offset += bytes;
+    reads_.Finish(ticket);
+  }
+  void Wait() override { WaitFor("Wait"); }
+
+  // The first call of a number runs as it is asked for: it loads the kernels, and products get
+  // their algorithms, of which a capture allows no part for certain. Later calls are captured and
+  // launched as a graph.
+  //
+  // Captured in the thread's own mode: calls that a capture forbids, such as taking memory, are an
+  // error in this thread alone. In the global mode they would be one in every thread, and the
+  // thread that watches NCCL's transfers goes on asking for events meanwhile. Threads that put
+  // something on these streams wait for the lock.
+  void RunTogether(int64_t number, absl::FunctionRef<void()> work) override {
+    const auto lock = LockStreams("RunTogether");
+    cudaStream_t const main = Stream(StreamName::kMain);
+    const bool captures = graphs_.Meet(number);
+    if (captures) {
+      CheckCuda(cudaStreamBeginCapture(main, cudaStreamCaptureModeThreadLocal),
+                "beginning to capture ops of RunTogether ", number);
     }
+    PutOrder(StreamName::kMain, StreamName::kSide);
+    together = true;
+    work();
+    together = false;
+    PutOrder(StreamName::kSide, StreamName::kMain);
+    if (!captures) return;
+    cudaGraph_t graph = nullptr;
+    CheckCuda(cudaStreamEndCapture(main, &graph), "capturing ops of RunTogether ", number);
+    graphs_.Launch(number, graph, main);
   }
 
-  // Without the lock: other threads may go on sending.
-  void Wait() override {
+  void Stamp(int number) override {
+    const auto lock = LockStreams("Stamp");
+    CheckCuda(
+        cudaEventRecord(stamp_events_[static_cast<size_t>(number)], Stream(StreamName::kMain)),
+        "stamping");
+  }
+  double SecondsBetween(int from, int to) override {
     UseDevice();
-    CheckCuda(cudaStreamSynchronize(stream_), "waiting for the ops and transfers of the device");
+    float milliseconds = 0;
+    CheckCuda(cudaEventElapsedTime(&milliseconds, stamp_events_[static_cast<size_t>(from)],
+                                   stamp_events_[static_cast<size_t>(to)]),
+              "asking for the time between stamps ", from, " and ", to,
+              ", which have to lie behind the device");
+    return static_cast<double>(milliseconds) / 1000;
   }
 
  private:
-  // A batch's inputs fit into one buffer (at 2^20 tokens and six tables about 60 MB); weights that
-  // are sent once go in parts.
-  static constexpr int64_t kLeastStaging = int64_t{1} << 20, kMostStaging = int64_t{64} << 20;
-
-  static int64_t RoundUp(int64_t bytes) { return (bytes + 63) / 64 * 64; }
-  static int64_t RoundUpToPower(int64_t bytes) {
-    int64_t power = 1;
-    while (power < bytes) power *= 2;
-    return power;
-  }
   static void* TakeChunk(int64_t bytes) {
     void* data = nullptr;
     const cudaError_t error = cudaMalloc(&data, static_cast<size_t>(bytes));
@@ -193,8 +208,50 @@ class Cuda : public Device {
       cudaGetLastError();  // the next call shall not report it
       return nullptr;
     }
-    CheckCuda(error, absl::StrCat("taking ", bytes, " bytes of device memory"));
+    CheckCuda(error, "taking ", bytes, " bytes of device memory");
     return data;
+  }
+  // Tables have tens of gigabytes: by all threads.
+  static void Clear(char* data, int64_t bytes) {
+    constexpr int64_t kPiece = int64_t{16} << 20;
+    const int64_t pieces = (bytes + kPiece - 1) / kPiece;
+#pragma omp parallel for
+    for (int64_t i = 0; i < pieces; ++i) {
+      const int64_t begin = i * kPiece;
+      std::memset(data + begin, 0, static_cast<size_t>(std::min(kPiece, bytes - begin)));
+    }
+  }
+
+  cudaStream_t Stream(StreamName name) const { return streams_[static_cast<size_t>(name)]; }
+  static void CheckNotTogether(const char* call) {
+    OT_CHECK(!together) << "Device::" << call
+                        << " inside RunTogether, whose ops run when all of them are known";
+  }
+  // One thread at a time puts something on the streams.
+  std::unique_lock<std::mutex> LockStreams(const char* call) {
+    CheckNotTogether(call);
+    std::unique_lock<std::mutex> lock(streams_mutex_);
+    UseDevice();
+    return lock;
+  }
+  void PutOrder(StreamName earlier, StreamName later) {
+    cudaEvent_t const event = order_[static_cast<size_t>(earlier)];
+    CheckCuda(cudaEventRecord(event, Stream(earlier)), "recording an event");
+    CheckCuda(cudaStreamWaitEvent(Stream(later), event, 0), "ordering the streams");
+  }
+  // For both streams. Not by cudaStreamSynchronize, which a capture that another thread begins
+  // meanwhile would not survive; a thread that waits later moves the events on, which this one then
+  // waits for, too.
+  void WaitFor(const char* call) {
+    {
+      const auto lock = LockStreams(call);
+      for (size_t i = 0; i < kStreams; ++i) {
+        CheckCuda(cudaEventRecord(waited_[i], streams_[i]), "recording an event");
+      }
+    }
+    for (cudaEvent_t event : waited_) {
+      CheckCuda(cudaEventSynchronize(event), "waiting for the ops and transfers of the device");
+    }
   }
   // The current device is a thread's own.
   void UseDevice() const { CheckCuda(cudaSetDevice(ordinal_), "selecting the device"); }
@@ -206,13 +263,21 @@ class Cuda : public Device {
   }
 
   const int ordinal_;
-  cudaStream_t const stream_;
+  const Streams streams_;
   const int64_t total_;
-  mutable std::mutex mutex_;
+
+  // Of what is put on the streams and of what follows here; taken before memory_mutex_.
+  std::mutex streams_mutex_;
+  std::array<cudaEvent_t, kStreams> order_{}, waited_{};  // by stream
+  cuda::Sending sending_;
+  cuda::Reading reading_;
+  cuda::Graphs graphs_;
+  cuda::StartedReads reads_;  // finished without the lock
+  std::array<cudaEvent_t, kStamps> stamp_events_{};
+
+  mutable std::mutex memory_mutex_;
   cuda::Arena arena_;
-  std::array<Staging, 2> staging_;
-  size_t next_staging_ = 0;
-  Staging reading_;
+  std::map<uintptr_t, int64_t> on_host_;  // bytes by begin
 };
 
 // How many devices the process may see; at least one.
@@ -258,10 +323,13 @@ absl::StatusOr<Cuda*> Make(int ordinal) {
                      ".", facts.minor, ", expected 8.0 or above (A100, H100, H200)"));
   }
   OT_RETURN_IF_ERROR(StatusOf(cudaSetDevice(ordinal), "selecting the device"));
-  cudaStream_t stream = nullptr;
-  OT_RETURN_IF_ERROR(
-      StatusOf(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "making a stream"));
-  auto device = std::make_unique<Cuda>(ordinal, stream, static_cast<int64_t>(facts.totalGlobalMem));
+  Cuda::Streams streams{};
+  for (cudaStream_t& stream : streams) {
+    OT_RETURN_IF_ERROR(
+        StatusOf(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "making a stream"));
+  }
+  auto device =
+      std::make_unique<Cuda>(ordinal, streams, static_cast<int64_t>(facts.totalGlobalMem));
   OT_RETURN_IF_ERROR(cuda::OpenCublasLt());
   OT_RETURN_IF_ERROR(
       cuda::StartMatmul(device->Allocate(cuda::kMatmulWorkspaceBytes, "workspace of products"),
@@ -308,8 +376,8 @@ namespace cuda {
 
 void* AllocateManaged(int64_t bytes) {
   void* data = nullptr;
-  CheckCuda(cudaMallocManaged(&data, static_cast<size_t>(std::max<int64_t>(bytes, 1))),
-            absl::StrCat("taking ", bytes, " bytes of managed memory"));
+  CheckCuda(cudaMallocManaged(&data, static_cast<size_t>(std::max<int64_t>(bytes, 1))), "taking ",
+            bytes, " bytes of managed memory");
   CheckCuda(cudaDeviceSynchronize(), "waiting for the device");
   std::memset(data, 0, static_cast<size_t>(bytes));
   return data;

@@ -1,7 +1,9 @@
-// The CUDA device: a GPU with one stream that ops and transfers run on. Memory comes from an arena
-// (core/cuda/arena.h), transfers go through pinned host memory, and the host waits only for Read
-// and Wait. This header needs no CUDA; programs built without the toolkit get
-// core/cuda/device_absent.cc, in which there is no device.
+// The CUDA device: a GPU with two streams that ops and transfers run on, neither of which waits for
+// CUDA's default stream. Memory comes from an arena (core/cuda/arena.h), transfers go through
+// pinned host memory (core/cuda/staging.h), ops that are asked for together become CUDA graphs
+// (core/cuda/graphs.h), and the host waits only for Read, FinishRead, Wait and Free. This header
+// needs no CUDA; programs built without the toolkit get core/cuda/device_absent.cc, in which there
+// is no device.
 #pragma once
 
 #include <cstdint>
@@ -27,7 +29,8 @@ absl::StatusOr<std::vector<std::string>> CudaDevices();
 // (CUDA in this build, a driver or a newer one, a device, so many devices, compute capability 8.0,
 // cuBLASLt).
 //
-// Its methods may be called from several threads; kernels are launched by the thread that made it.
+// Its methods may be called from several threads; kernels are launched by the thread that made it,
+// which is also the only one to call RunTogether, during which other threads' sends and reads wait.
 // A failed transfer or wait aborts with what was waited for and CUDA's reason, which may be the
 // fault of an op before.
 absl::StatusOr<Device*> CudaDevice(int ordinal);

@@ -29,6 +29,7 @@ class Streams final : public NcclStreams {
   }
   void* communication() const override { return communication_; }
   void FollowCompute() override {
+    CheckNotCaptured();
     Check(cudaEventRecord(follow_, compute_), "cudaEventRecord");
     Check(cudaStreamWaitEvent(communication_, follow_, 0), "cudaStreamWaitEvent");
   }
@@ -38,6 +39,7 @@ class Streams final : public NcclStreams {
     return mark;
   }
   void ComputeFollows(int64_t mark) override {
+    CheckNotCaptured();
     Check(cudaStreamWaitEvent(compute_, Event(mark), 0), "cudaStreamWaitEvent");
   }
   absl::StatusOr<bool> Reached(int64_t mark) override {
@@ -52,12 +54,20 @@ class Streams final : public NcclStreams {
     free_.push_back(mark);
   }
   void Copy(void* to, const void* from, int64_t bytes) override {
+    CheckNotCaptured();
     Check(cudaMemcpyAsync(to, from, static_cast<size_t>(bytes), cudaMemcpyDeviceToDevice, compute_),
           "cudaMemcpyAsync");
   }
   void UseOnThisThread() override { Check(cudaSetDevice(device_), "cudaSetDevice"); }
 
  private:
+  // A transfer that became part of a graph would have marks that nobody may ask for.
+  void CheckNotCaptured() const {
+    cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+    Check(cudaStreamIsCapturing(compute_, &status), "cudaStreamIsCapturing");
+    OT_CHECK(status == cudaStreamCaptureStatusNone)
+        << "ranks exchange nothing inside Device::RunTogether";
+  }
   static cudaEvent_t NewEvent() {
     cudaEvent_t event = nullptr;
     Check(cudaEventCreateWithFlags(&event, cudaEventDisableTiming), "cudaEventCreateWithFlags");

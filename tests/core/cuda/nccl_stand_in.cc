@@ -14,6 +14,7 @@
 
 #include "core/check.h"
 #include "core/cuda/emulation/device_memory.h"
+#include "core/cuda/emulation/queues.h"
 
 namespace {
 struct Clique;
@@ -386,7 +387,7 @@ class Streams final : public overtok::NcclStreams {
     G().streams.erase(&stream_);
   }
   void* communication() const override { return const_cast<Stream*>(&stream_); }
-  void FollowCompute() override {}  // what compute was given is done
+  void FollowCompute() override { overtok::emulation::RunMain(); }
   int64_t Mark() override {
     const std::lock_guard<std::mutex> lock(G().mutex);
     marks_[next_] = stream_.given;
@@ -406,6 +407,7 @@ class Streams final : public overtok::NcclStreams {
     marks_.erase(mark);
   }
   void Copy(void* to, const void* from, int64_t bytes) override {
+    FollowCompute();
     const overtok::emulation::DeviceAccess access;
     std::memmove(to, from, static_cast<size_t>(bytes));
   }
