@@ -73,21 +73,28 @@ class Queues {
     int64_t asked = 0, done = 0;
   };
   bool Reached(StreamName stream, const Positions& until) {
-    PassWaits(stream);
+    PassWaits();
     return done(stream) >= until[IndexOf(stream)];
   }
   // Whether an op is at the front.
   bool CanRun(StreamName stream) {
-    PassWaits(stream);
+    PassWaits();
     const Queue& queue = queues_[IndexOf(stream)];
     return !queue.items.empty() && queue.items.front().work != nullptr;
   }
-  void PassWaits(StreamName stream) {
-    Queue& queue = queues_[IndexOf(stream)];
-    while (!queue.items.empty() && queue.items.front().work == nullptr &&
-           queue.items.front().awaited <= done(Other(stream))) {
-      queue.items.pop_front();
-      ++queue.done;
+  // Of both streams, until none is left that can be passed: a wait may be for one of the other's.
+  void PassWaits() {
+    for (bool passed = true; passed;) {
+      passed = false;
+      for (const StreamName stream : {StreamName::kMain, StreamName::kSide}) {
+        Queue& queue = queues_[IndexOf(stream)];
+        if (queue.items.empty() || queue.items.front().work != nullptr ||
+            queue.items.front().awaited > done(Other(stream)))
+          continue;
+        queue.items.pop_front();
+        ++queue.done;
+        passed = true;
+      }
     }
   }
 
