@@ -101,8 +101,15 @@ Parameter& ParameterSet::Add(ParameterSpec spec, bool matrix_product) {
   parameter.sharding = ShardingOf(spec, layout_);
   parameter.replicas = ReplicasOf(spec, layout_);
   const Shape shape = LocalShape(parameter.sharding, spec.shape);
-  parameter.value =
-      memory_->Take(Purpose::kParameters, spec.name, table ? tables_.value : DType::kF32, shape);
+  const std::vector<std::string>& in_host_memory = tables_.in_host_memory;
+  parameter.in_host_memory =
+      table && memory_->device() != nullptr &&
+      (tables_.all_in_host_memory ||
+       std::find(in_host_memory.begin(), in_host_memory.end(), spec.name) != in_host_memory.end());
+  const DType dtype = table ? tables_.value : DType::kF32;
+  parameter.value = parameter.in_host_memory
+                        ? memory_->TakeOnHost(Purpose::kParameters, spec.name, dtype, shape)
+                        : memory_->Take(Purpose::kParameters, spec.name, dtype, shape);
   if (table) {
     OT_CHECK(!matrix_product) << spec.name << ": products read gathered rows, never a table";
     TakeTable(spec, &parameter);
@@ -123,7 +130,9 @@ void ParameterSet::TakeTable(const ParameterSpec& spec, Parameter* parameter) {
   OT_CHECK(spec.group == OptimizerGroup::kAdam && spec.shape.rank() == 2 &&
            spec.shape[0] < int64_t{1} << 32);
   const auto take = [&](const char* name, DType dtype, Shape of) {
-    return memory_->Take(Purpose::kOptimizer, absl::StrCat(name, spec.name), dtype, of);
+    const std::string full = absl::StrCat(name, spec.name);
+    return parameter->in_host_memory ? memory_->TakeOnHost(Purpose::kOptimizer, full, dtype, of)
+                                     : memory_->Take(Purpose::kOptimizer, full, dtype, of);
   };
   TableState& state = parameter->table;
   state.value = parameter->value;
@@ -186,6 +195,7 @@ std::vector<ShardedTensor> ParameterSet::table_states() const {
 void ParameterSet::ReinitializeTable(Parameter& parameter, uint64_t seed, int64_t pass,
                                      int64_t step) const {
   OT_CHECK(parameter.is_table());
+  parameter.Forget();
   Device* device = memory_->device();
   DrawInitialValues(parameter.spec, Xxh3(&pass, sizeof(pass), seed), parameter.region(),
                     parameter.value, device);
@@ -229,6 +239,7 @@ void DrawInitialValues(const ParameterSpec& spec, uint64_t seed, const Region& r
 
 void ParameterSet::Initialize(uint64_t seed) {
   for (Parameter& parameter : parameters_) {
+    parameter.Forget();
     DrawInitialValues(parameter.spec, seed, parameter.region(), parameter.value, memory_->device());
   }
 }
@@ -239,6 +250,32 @@ void ParameterSet::RefreshComputeCopies(const Context& context, Copies copies) {
     if (parameter.compute.raw() != parameter.value.raw())
       Cast(context, {parameter.value, parameter.compute});
   }
+}
+
+TableState Parameter::step_table(const Context& context) const {
+  if (copies == nullptr) return table;
+  TableState state = copies->copies();
+  state.numbers = context.OnDevice(owned.rows);
+  return state;
+}
+
+Tensor Parameter::step_rows(const Context& context) const {
+  return copies != nullptr ? copies->places() : context.OnDevice(owned.used());
+}
+
+void ParameterSet::BringRows(const Context& context) {
+  std::vector<HostTable*> tables;
+  for (const Parameter& parameter : parameters_)
+    if (parameter.copies != nullptr) tables.push_back(parameter.copies.get());
+  HostTable::BringRows(context, tables);
+}
+
+void ParameterSet::Settle(const Context& context) const {
+  for (const Parameter& parameter : parameters_) parameter.Settle(context);
+}
+
+void ParameterSet::Forget() const {
+  for (const Parameter& parameter : parameters_) parameter.Forget();
 }
 
 void ParameterSet::StartStep() {

@@ -5,12 +5,14 @@
 
 #include <cstdint>
 #include <deque>
+#include <memory>
 #include <string>
 #include <vector>
 
 #include "absl/strings/string_view.h"
 #include "core/comm/mesh.h"
 #include "core/context.h"
+#include "core/host_table.h"
 #include "core/memory.h"
 #include "core/ops/table.h"
 #include "core/sharding.h"
@@ -68,6 +70,9 @@ struct TableStorage {
   enum class SecondMoment : uint8_t { kNone, kRow, kElement };
   SecondMoment second_moment = SecondMoment::kElement;
   bool last_step = true;
+  // Beside a device with memory of its own: parameters whose values and state lie in host memory.
+  bool all_in_host_memory = false;
+  std::vector<std::string> in_host_memory;
 };
 
 // Rows of a table in the current step, and their gradient.
@@ -96,6 +101,24 @@ struct Parameter {
   // What this rank reads in the step (rows of the logical table), and what ranks read of this
   // rank's part (rows of the part). On one rank both are the same tensors.
   TouchedRows touched, owned;
+  // Of kTable beside a device with memory of its own: value and state lie in host memory. A step
+  // then works on copies, where it trains.
+  bool in_host_memory = false;
+  std::unique_ptr<HostTable> copies;
+
+  // What ops of a training step, on the device, read and write of a table, and the places there of
+  // the rows of `owned`.
+  TableState step_table(const Context& context) const;
+  Tensor step_rows(const Context& context) const;
+  // Before anything but a step reads a table (core/host_table.h): it holds what all steps asked for
+  // have changed, for whatever `context` is asked for from now on.
+  void Settle(const Context& context) const {
+    if (copies != nullptr) copies->Settle(context);
+  }
+  // Before anything but a step writes it.
+  void Forget() const {
+    if (copies != nullptr) copies->Forget();
+  }
 
   bool is_table() const { return spec.update == UpdateKind::kTable; }
   Region region() const { return Region::Part(spec.shape, sharding); }
@@ -146,6 +169,13 @@ class ParameterSet {
   void RefreshComputeCopies(const Context& context, Copies copies = Copies::kAll);
   // Before a step names what it reads.
   void StartStep();
+  // Once it has named them, before they are caught up with: brings rows of tables in host memory.
+  // Call once a step. Does not wait.
+  void BringRows(const Context& context);
+  // Parameter::Settle of all tables: before `values` or `table_states` are read.
+  void Settle(const Context& context) const;
+  // Before they are written by anything but a step or this class: no copies of rows count any more.
+  void Forget() const;
   // Values of all parameters as this rank holds them.
   std::vector<ShardedTensor> values() const;
   // State of all tables: "table.m/<parameter>", "table.v/...", "table.last/...", as far as kept.

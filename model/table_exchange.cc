@@ -45,9 +45,13 @@ TableExchange::TableExchange(Parameter* table, const Mesh* mesh, int64_t asked, 
   OT_CHECK(table->sharding.parts == ranks_ || ranks_ == 1) << table->spec.name;
   if (direct()) {
     table->owned = table->touched;
-    return;
+  } else {
+    TakeBuffers(asked, memory);
   }
-  TakeBuffers(asked, memory);
+  if (training && table->in_host_memory) {
+    table->copies = std::make_unique<HostTable>(table->spec.name, table->table,
+                                                table->owned.rows.elements(), memory);
+  }
 }
 
 void TableExchange::TakeBuffers(int64_t asked, Memory* memory) {
@@ -96,6 +100,7 @@ absl::Status TableExchange::Name(const Tensor& rows, const Tensor& slots) {
   if (training_) OT_CHECK(rows.raw() == table_->touched.rows.raw());
   if (direct()) {
     if (training_) table_->owned = table_->touched;
+    if (copies() != nullptr) copies()->Name(table_->owned.used());
     return absl::OkStatus();
   }
   OrderByOwner(rows, slots);
@@ -185,7 +190,7 @@ int64_t TableExchange::served() const { return served_begin_.back(); }
 void TableExchange::MergeLists() {
   TouchedRows& owned = table_->owned;
   uint64_t* pairs = sort_.data<uint64_t>();
-  const uint32_t* ids = served_ids_.data<uint32_t>();
+  auto* ids = served_ids_.data<uint32_t>();
   const int64_t count = served();
   for (int64_t i = 0; i < count; ++i)
     pairs[i] = static_cast<uint64_t>(ids[i]) << 32 | static_cast<uint64_t>(i);
@@ -200,6 +205,13 @@ void TableExchange::MergeLists() {
     starts[owned.count++] = static_cast<uint32_t>(i);
   }
   starts[owned.count] = static_cast<uint32_t>(count);
+  if (copies() == nullptr) return;
+  // Rows are served from their copies, which lie in the order of the merged list.
+  copies()->Name(owned.used());
+  for (int64_t row = 0; row < owned.count; ++row) {
+    for (uint32_t i = starts[row]; i < starts[row + 1]; ++i)
+      ids[contributions_[i] & 0xffffffffU] = static_cast<uint32_t>(row);
+  }
 }
 
 Request TableExchange::StartExchange(const Tensor& asked, const Tensor& served, bool to_owners) {
@@ -224,8 +236,9 @@ void TableExchange::Fetch(const Context& context, const TableReading* reading) {
   const Tensor rows(served_.raw(), fetched_.dtype(), served_.shape());
   const Tensor used = rows.Rows(0, served());
   if (reading == nullptr) {
-    EmbeddingForward(context, {.ids = ids, .table = table_->value, .y = used});
+    EmbeddingForward(context, {.ids = ids, .table = table_->step_table(context).value, .y = used});
   } else {
+    table_->Settle(context);
     TableLookup(context, {.state = table_->table,
                           .rule = reading->rule,
                           .replay = OnDevice(context, reading->replay),
@@ -241,8 +254,10 @@ void TableExchange::Read(const Context& context, const Tensor& ids, const Tensor
     fetch_.Wait();
     EmbeddingForward(context, {.ids = context.OnDevice(slots), .table = fetched_, .y = y});
   } else if (reading == nullptr) {
-    EmbeddingForward(context, {.ids = context.OnDevice(ids), .table = table_->value, .y = y});
+    const Tensor places = context.OnDevice(copies() != nullptr ? slots : ids);
+    EmbeddingForward(context, {.ids = places, .table = table_->step_table(context).value, .y = y});
   } else {
+    table_->Settle(context);
     TableLookup(context, {.state = table_->table,
                           .rule = reading->rule,
                           .replay = OnDevice(context, reading->replay),

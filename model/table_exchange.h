@@ -3,12 +3,13 @@
 // and after the backward pass gradients of named rows go to the owners and are summed there in the
 // order of core/gradient_sum.h's tree over data ranks, then over tensor ranks. Only named rows
 // travel, each once a step and rank, while other work runs; no rank ever holds a dense gradient. On
-// one rank nothing is copied: rows are read from the table itself.
-// docs/methods/table_optimizers.md.
+// one rank nothing is copied: rows are read from the table itself. Of a table in host memory
+// (core/host_table.h) steps read and serve the rows' copies. docs/methods/table_optimizers.md.
 //
 // A training step, for every table, on every rank, whether it reads rows or not:
 //   RowSlots::Fill(ids, &table->touched, slots)
 //   Name(table->touched.used(), slots)         what owners are asked for
+//   ParameterSet::BringRows                    copies of rows of tables in host memory
 //   Optimizer::CatchUp                         table->owned to the state before the step
 //   Fetch(context, nullptr)                    rows set out
 //   Read(...) in the forward passes            the first waits for them
@@ -122,6 +123,8 @@ class TableExchange {
   Request StartExchange(const Tensor& asked, const Tensor& served, bool to_owners);
   void WaitForAll();
   int64_t served() const;
+  // Of a table in host memory, in training.
+  HostTable* copies() const { return training_ ? table_->copies.get() : nullptr; }
 
   Parameter* table_;
   const Mesh* mesh_;
@@ -135,14 +138,16 @@ class TableExchange {
   Request fetch_, return_;             // under way, or nothing
   bool returning_ = false;             // StartReturn was called in this step
 
-  Tensor counts_;      // [ranks, ranks] u32: asked by a rank of a part
-  Tensor asked_ids_;   // [asked] u32: rows of the owners' parts, by owner
-  Tensor places_;      // [asked] u32: where the ascending list's rows lie in it
-  Tensor served_ids_;  // [served] u32: rows of this part, by who asks
-  Tensor fetched_;     // [asked, w] of the table's dtype; f32 in an evaluation
-  Tensor served_;      // [served, w] f32: values to send, gradients that came
-  Tensor sort_;        // [2, served] u64: (row, place in served_), and room to sort them
-  Tensor starts_;      // [owned + 1] u32: where the contributions to an owned row begin in
+  Tensor counts_;     // [ranks, ranks] u32: asked by a rank of a part
+  Tensor asked_ids_;  // [asked] u32: rows of the owners' parts, by owner
+  Tensor places_;     // [asked] u32: where the ascending list's rows lie in it
+  // [served] u32: rows of this part, by who asks; of a table in host memory, once they are merged,
+  // their places in owned.rows
+  Tensor served_ids_;
+  Tensor fetched_;  // [asked, w] of the table's dtype; f32 in an evaluation
+  Tensor served_;   // [served, w] f32: values to send, gradients that came
+  Tensor sort_;     // [2, served] u64: (row, place in served_), and room to sort them
+  Tensor starts_;   // [owned + 1] u32: where the contributions to an owned row begin in
   const uint64_t* contributions_ = nullptr;  // the sorted pairs, in sort_
 };
 
