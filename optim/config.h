@@ -13,11 +13,29 @@ namespace overtok {
 inline constexpr std::array<double, 3> kSimpleNewtonSchulz = {3.4445, -4.7750, 2.0315};
 
 struct NewtonSchulzConfig {
+  // Of the products, which all accumulate in f32. kTF32: f32 matrices, rounded to 10 bits of
+  // mantissa where a product reads them (core/tf32.h). kBF16: matrices stored in bf16.
+  enum class Precision : uint8_t { kF32, kTF32, kBF16 };
   int64_t steps = 5;
   double eps = 1e-5;  // X0 = G / (|G|_F + eps)
   std::array<double, 3> coefficients = kSimpleNewtonSchulz;
-  DType precision = DType::kF32;  // of the products: kF32, or kBF16 with f32 accumulation
+  Precision precision = Precision::kF32;
 };
+// What an iteration's matrices are stored in.
+constexpr DType StorageType(NewtonSchulzConfig::Precision precision) {
+  return precision == NewtonSchulzConfig::Precision::kBF16 ? DType::kBF16 : DType::kF32;
+}
+constexpr const char* NameOf(NewtonSchulzConfig::Precision precision) {
+  switch (precision) {
+    case NewtonSchulzConfig::Precision::kF32:
+      return "f32";
+    case NewtonSchulzConfig::Precision::kTF32:
+      return "tf32";
+    case NewtonSchulzConfig::Precision::kBF16:
+      return "bf16";
+  }
+  return "";
+}
 
 struct ScheduleConfig {
   enum class Type { kLinear, kCosine };

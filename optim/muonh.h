@@ -23,7 +23,7 @@ class MuonH {
   };
   // Which of the matrices are orthogonalised together, in the order of Step: places in `shapes`.
   static std::vector<std::vector<size_t>> Batches(const std::vector<Shape>& shapes,
-                                                  DType precision);
+                                                  NewtonSchulzConfig::Precision precision);
 
   MuonH(const OptimizerConfig& config, std::vector<Matrix> matrices, Memory* memory);
 
@@ -39,7 +39,7 @@ class MuonH {
   OptimizerConfig config_;
   std::vector<Matrix> matrices_;
   std::vector<std::vector<size_t>> batches_;
-  Tensor x_, next_;           // stacks of the largest batch, in the Newton-Schulz precision
+  Tensor x_, next_;           // stacks of the largest batch, in StorageType of the precision
   Tensor gram_, polynomial_;  // [count, n, n], n the smaller side
   Tensor norms_squared_;      // [largest count] f64
   Tensor current_;            // which of x_, next_ holds the result

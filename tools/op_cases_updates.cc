@@ -100,6 +100,10 @@ void AddOptimizerOps(const OpShapes& s, std::vector<OpCase>* cases) {
       return {[=](const Context& c) { HyperballUpdate(c, args); }};
     });
   }
+  add("round_to_tf32", DType::kF32, stack, [=](Operands& o) -> OpCall {
+    const RoundToTF32Args args = {normal(o, stack), o.Take(DType::kF32, stack)};
+    return {[=](const Context& c) { RoundToTF32(c, args); }};
+  });
   add("adamh_moments", DType::kF32, matrix, [=](Operands& o) -> OpCall {
     const AdamHMomentsArgs args = {
         normal(o, matrix),

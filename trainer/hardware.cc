@@ -42,6 +42,7 @@ std::vector<HardwareKey> KeysOf(Hardware* h) {
   return {
       Positive("device.matmul_flops.f32", &h->matmul.f32),
       Positive("device.matmul_flops.bf16", &h->matmul.bf16),
+      Positive("device.matmul_flops.tf32", &h->matmul_tf32, false),
       Positive("device.attention_flops.f32", &h->attention.f32, false),
       Positive("device.attention_flops.bf16", &h->attention.bf16, false),
       Positive("device.attention_kernels.width_64.forward", &h->attention_64.forward, false),
@@ -117,6 +118,7 @@ absl::StatusOr<Hardware> ParseHardware(absl::string_view text, absl::string_view
                     " is missing; docs/planning.md says what it is");
   }
   if (!mistakes.empty()) return absl::InvalidArgumentError(mistakes);
+  if (hardware.matmul_tf32 == 0) hardware.matmul_tf32 = hardware.matmul.f32;
   if (hardware.attention.f32 == 0) hardware.attention.f32 = kAttentionShare * hardware.matmul.f32;
   if (hardware.attention.bf16 == 0) {
     hardware.attention.bf16 = kAttentionShare * hardware.matmul.bf16;
@@ -147,7 +149,9 @@ double SecondsOf(const Work& work, const Hardware& hardware) {
     case Work::Kind::kPass:
       return moving;
     case Work::Kind::kProduct:
-      rate = work.dtype == DType::kBF16 ? hardware.matmul.bf16 : hardware.matmul.f32;
+      rate = work.dtype == DType::kBF16 ? hardware.matmul.bf16
+             : work.tf32                ? hardware.matmul_tf32
+                                        : hardware.matmul.f32;
       break;
     case Work::Kind::kAttentionForward:
       rate = hardware.AttentionOf(work.dtype, work.head_width).forward;

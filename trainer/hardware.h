@@ -31,7 +31,8 @@ struct Link {
 struct Hardware {
   // Of one device: a GPU, or one core of a CPU. What programs reach, not what data sheets promise.
   Rates matmul;
-  Rates attention;  // forward and backward together, the backward pass counted as 4 products
+  double matmul_tf32 = 0;  // of f32 operands rounded to TF32; default: matmul.f32
+  Rates attention;         // forward and backward together, the backward pass counted as 4 products
   // Default: 0.6 of matmul. Where known, kernels for heads of up to 64, and of up to 128; default:
   // attention.bf16 in both directions, however a backward pass is counted.
   AttentionRates attention_64, attention_128;

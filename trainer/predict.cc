@@ -179,7 +179,10 @@ class Predictor {
             2 * OrthogonalisationCost(shape[0], shape[1], config_.optimizer.newton_schulz.steps);
       }
     }
-    const double rate = Rate(hardware_.matmul, config_.optimizer.newton_schulz.precision);
+    const NewtonSchulzConfig::Precision precision = config_.optimizer.newton_schulz.precision;
+    const double rate = precision == NewtonSchulzConfig::Precision::kTF32
+                            ? hardware_.matmul_tf32 * devices_
+                            : Rate(hardware_.matmul, StorageType(precision));
     size_t busiest = 0;
     const auto seconds = [&](size_t rank) { return flops[rank] / rate + bytes[rank] / bandwidth_; };
     for (size_t rank = 1; rank < ranks; ++rank) {

@@ -11,6 +11,7 @@ set(OVERTOK_CUDA_KERNELS
   embedding.cu
   exact_sum.cu
   kernels.cu
+  matmul_tf32.cu
   norm.cu
   optimizer_hyperball.cu
   optimizer_moments.cu

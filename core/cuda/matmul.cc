@@ -57,16 +57,17 @@ absl::StatusOr<Functions> FindFunctions() {
 struct Key {
   int64_t batch, m, n, k;
   DType operand, result;
+  bool tf32;
   bool trans_a, trans_b;
   uint32_t align_a, align_b, align_c;
   auto operator<=>(const Key&) const = default;
 };
 
 std::string NameOf(const Key& key) {
-  return absl::StrCat("product ", key.batch, " x [", key.m, ", ", key.k, "]",
-                      key.trans_a ? "^T" : "", " [", key.k, ", ", key.n, "]",
-                      key.trans_b ? "^T" : "", " in ", overtok::NameOf(key.operand), " to ",
-                      overtok::NameOf(key.result));
+  return absl::StrCat(
+      "product ", key.batch, " x [", key.m, ", ", key.k, "]", key.trans_a ? "^T" : "", " [", key.k,
+      ", ", key.n, "]", key.trans_b ? "^T" : "", " in ",
+      key.tf32 ? "tf32" : overtok::NameOf(key.operand), " to ", overtok::NameOf(key.result));
 }
 
 // A product as cuBLASLt knows it, kept until the process ends.
@@ -129,6 +130,7 @@ class Products {
                      .k = a.dim(args.trans_a ? row : row + 1),
                      .operand = a.dtype(),
                      .result = c.dtype(),
+                     .tf32 = args.tf32,
                      .trans_a = args.trans_a,
                      .trans_b = args.trans_b,
                      .align_a = AlignmentOf(a.raw()),
@@ -171,7 +173,11 @@ class Products {
 
   Plan Make(const Key& key) const {
     Plan plan;
-    Check(f_.create_product(&plan.product, CUBLAS_COMPUTE_32F, CUDA_R_32F), key, "be described");
+    // TF32 is allowed only where operands have no more bits (core/ops/matmul.h): whichever units
+    // and whichever rounding of operands the library chooses, the terms are the same.
+    const cublasComputeType_t compute =
+        key.tf32 ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F;
+    Check(f_.create_product(&plan.product, compute, CUDA_R_32F), key, "be described");
     // Operands swapped: cuBLASLt's first is b.
     const cublasOperation_t first = key.trans_b ? CUBLAS_OP_T : CUBLAS_OP_N,
                             second = key.trans_a ? CUBLAS_OP_T : CUBLAS_OP_N;

@@ -25,7 +25,8 @@ int64_t CublasLtVersion();
 // device memory, 256-byte aligned, kept.
 absl::Status StartMatmul(void* workspace, int64_t bytes);
 
-// core/ops/matmul.h in f32 (plain f32, not TF32) and bf16, on the context's stream.
+// core/ops/matmul.h in f32 (with args.tf32 by TF32 tensor cores, else never by them) and bf16, on
+// the context's stream.
 void Matmul(const Context& context, const MatmulArgs& args);
 
 }  // namespace overtok::cuda

@@ -30,6 +30,7 @@
   X(Cast, CastArgs, cast)                                                         \
   X(Add, AddArgs, add)                                                            \
   X(Matmul, MatmulArgs, matmul)                                                   \
+  X(RoundToTF32, RoundToTF32Args, round_to_tf32)                                  \
   X(RmsNormForward, RmsNormForwardArgs, rms_norm_forward)                         \
   X(RmsNormBackward, RmsNormBackwardArgs, rms_norm_backward)                      \
   X(QkNormRopeForward, QkNormRopeForwardArgs, qk_norm_rope_forward)               \

@@ -36,7 +36,8 @@ double RowBytes(const TableState& state, int64_t rows) {
 }  // namespace
 
 Work& Work::operator+=(const Work& other) {
-  OT_CHECK(kind == other.kind && dtype == other.dtype && head_width == other.head_width);
+  OT_CHECK(kind == other.kind && dtype == other.dtype && tf32 == other.tf32 &&
+           head_width == other.head_width);
   flops += other.flops;
   bytes += other.bytes;
   row_bytes += other.row_bytes;
@@ -49,9 +50,11 @@ Work WorkOf(const AddArgs& a) { return Pass({a.x, a.y, a.y}); }
 Work WorkOf(const MatmulArgs& a) {
   return {.kind = Work::Kind::kProduct,
           .dtype = a.a.dtype(),
+          .tf32 = a.tf32,
           .flops = 2.0 * static_cast<double>(a.c.elements()) * static_cast<double>(InnerSize(a)),
           .bytes = Bytes({a.a, a.b, a.c}) + (a.accumulate ? Bytes({a.c}) : 0)};
 }
+Work WorkOf(const RoundToTF32Args& a) { return Pass({a.x, a.y}); }
 Work WorkOf(const RmsNormForwardArgs& a) { return Pass({a.x, a.residual, a.y, a.rstd}); }
 Work WorkOf(const RmsNormBackwardArgs& a) {
   return {.bytes = Bytes({a.dy, a.x, a.rstd, a.dx}) + (a.accumulate_dx ? Bytes({a.dx}) : 0)};
@@ -134,7 +137,8 @@ std::string ShapeOf(const MatmulArgs& args) {
           std::to_string(InnerSize(args));
   text += args.trans_a ? " t" : " n";
   text += args.trans_b ? "t" : "n";
-  return text + (args.accumulate ? " +=" : "");
+  if (args.accumulate) text += " +=";
+  return text + (args.tf32 ? " tf32" : "");
 }
 
 }  // namespace overtok

@@ -15,6 +15,7 @@ struct Work {
   enum class Kind : uint8_t { kPass, kProduct, kAttentionForward, kAttentionBackward };
   Kind kind = Kind::kPass;
   DType dtype = DType::kF32;  // of the operands of products and attention
+  bool tf32 = false;          // of products: f32 operands that are TF32 values
   int64_t head_width = 0;     // of attention
   // A product's 2 M N K. Of attention 2 (forward) or 5 (backward) products over the causal half of
   // the scores; borders of documents are not subtracted. 0 of passes.
@@ -32,7 +33,8 @@ struct Work {
 OT_FOR_EACH_OP(OT_DECLARE_WORK)
 #undef OT_DECLARE_WORK
 
-// "512x32000x256 nt +=": M, N, K with the stack's size in front, transposes, accumulation.
+// "512x32000x256 nt += tf32": M, N, K with the stack's size in front, transposes, accumulation,
+// TF32.
 std::string ShapeOf(const MatmulArgs& args);
 
 }  // namespace overtok

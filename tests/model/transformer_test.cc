@@ -337,7 +337,9 @@ TEST(TransformerBits, RecomputationChangesNothing) {
     for (const bool hybrid : {true, false}) {
       Config config = MakeConfig({"", 4, 2, 4, hybrid, false, 0, 2});
       config.train.precision = precision;
-      config.optimizer.newton_schulz.precision = precision;
+      config.optimizer.newton_schulz.precision = precision == DType::kBF16
+                                                     ? NewtonSchulzConfig::Precision::kBF16
+                                                     : NewtonSchulzConfig::Precision::kF32;
       const std::vector<float> plain = Trained(config, 3);
       config.train.recompute = Recompute::kBlock;
       EXPECT_TRUE(SameBits(plain, Trained(config, 3)));

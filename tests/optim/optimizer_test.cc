@@ -140,7 +140,7 @@ TEST(Optimizer, AgreesWithDoubleWithoutNesterov) {
 // bf16 has 8 bits: each of 15 products rounds to 2^-9.
 TEST(Optimizer, Bf16NewtonSchulzStaysClose) {
   OptimizerConfig config = BaseConfig();
-  config.newton_schulz.precision = DType::kBF16;
+  config.newton_schulz.precision = NewtonSchulzConfig::Precision::kBF16;
   CompareUpdates(config, 1e-2F, 5e-2);
 }
 
@@ -164,7 +164,8 @@ TEST(Optimizer, GroupsAreClippedOnTheirOwn) {
 }
 
 TEST(Optimizer, ZeroGradientsMoveNothing) {
-  for (const DType precision : {DType::kF32, DType::kBF16}) {
+  using Precision = NewtonSchulzConfig::Precision;
+  for (const Precision precision : {Precision::kF32, Precision::kTF32, Precision::kBF16}) {
     OptimizerConfig config = BaseConfig();
     config.newton_schulz.precision = precision;
     Fixture fixture(config);
@@ -218,7 +219,8 @@ TEST(Optimizer, NormsOfMatricesAndHeadsStay) {
 // The update is an orthogonalised one: its singular values lie close together, and it is not the
 // gradient's direction.
 TEST(Optimizer, MuonUpdatesAreOrthogonalised) {
-  for (const DType precision : {DType::kF32, DType::kBF16}) {
+  using Precision = NewtonSchulzConfig::Precision;
+  for (const Precision precision : {Precision::kF32, Precision::kTF32, Precision::kBF16}) {
     OptimizerConfig config = BaseConfig();
     config.newton_schulz.precision = precision;
     Fixture fixture(config);

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "core/tf32.h"
+
 namespace overtok::testing {
 namespace {
 
@@ -15,7 +17,11 @@ double Norm(const Vector& x) {
 }
 
 // [n, k] x [k, m]
-Vector Product(const Vector& a, const Vector& b, int64_t n, int64_t k, int64_t m) {
+Vector Product(Vector a, Vector b, int64_t n, int64_t k, int64_t m, bool tf32) {
+  if (tf32) {
+    for (Vector* x : {&a, &b})
+      for (double& v : *x) v = static_cast<double>(ToTF32(static_cast<float>(v)));
+  }
   Vector c(static_cast<size_t>(n * m), 0.0);
   for (int64_t i = 0; i < n; ++i) {
     for (int64_t l = 0; l < k; ++l) {
@@ -46,15 +52,17 @@ Vector NewtonSchulz(Vector x, int64_t rows, int64_t cols, const NewtonSchulzConf
   if (tall) x = Transpose(x, rows, cols);
   const int64_t n = std::min(rows, cols);
   const int64_t m = std::max(rows, cols);
+  const bool tf32 = config.precision == NewtonSchulzConfig::Precision::kTF32;
   for (int64_t step = 0; step < config.steps; ++step) {
-    const Vector gram = Product(x, Transpose(x, n, m), n, m, n);
-    const Vector square = Product(gram, gram, n, n, n);
+    const Vector gram = Product(x, Transpose(x, n, m), n, m, n, tf32);
+    const Vector square = Product(gram, gram, n, n, n, tf32);
     Vector factor(gram.size());
     for (size_t i = 0; i < factor.size(); ++i) {
       factor[i] = config.coefficients[1] * gram[i] + config.coefficients[2] * square[i];
     }
-    const Vector moved = Product(factor, x, n, n, m);
-    for (size_t i = 0; i < x.size(); ++i) x[i] = config.coefficients[0] * x[i] + moved[i];
+    for (int64_t i = 0; i < n; ++i)
+      factor[static_cast<size_t>(i * n + i)] += config.coefficients[0];
+    x = Product(factor, x, n, n, m, tf32);
   }
   return tall ? Transpose(x, n, m) : x;
 }

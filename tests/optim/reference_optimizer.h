@@ -1,5 +1,6 @@
 // MuonH, AdamH and Adam with per-group clipping in double, by plain loops over the formulas of
-// docs/optimizers.md. Dense and slow.
+// docs/optimizers.md. Dense and slow. With Newton-Schulz in TF32 operands of its products are
+// rounded to it, sums stay in double; bf16 is not imitated.
 #pragma once
 
 #include <cstdint>

@@ -57,6 +57,11 @@ TEST(ForecastTest, AnOpTakesWhatHoldsItLonger) {
   EXPECT_TRUE(Near(SecondsOf(product, machine), 1e-3, 1e-12));
   product.bytes = 8.4e9;
   EXPECT_TRUE(Near(SecondsOf(product, machine), 2e-3, 1e-12));
+  product = {.kind = Work::Kind::kProduct, .flops = 45e9};
+  EXPECT_TRUE(Near(SecondsOf(product, machine), 1e-3, 1e-12));
+  product.tf32 = true;
+  product.flops = 300e9;
+  EXPECT_TRUE(Near(SecondsOf(product, machine), 1e-3, 1e-12));
   Work attention = {.kind = Work::Kind::kAttentionBackward,
                     .dtype = DType::kBF16,
                     .head_width = 64,

@@ -22,7 +22,8 @@ TEST(HardwareTest, ReadsAMachine) {
   const auto machine = ParseHardware(absl::StrCat(kMachine, "overlap: 0.5\n"), "m.yaml");
   ASSERT_TRUE(machine.ok()) << machine.status().message();
   EXPECT_EQ(machine->matmul.bf16, 4e12);
-  EXPECT_EQ(machine->attention.f32, 0.6e12);  // the default
+  EXPECT_EQ(machine->matmul_tf32, 1e12);      // the defaults
+  EXPECT_EQ(machine->attention.f32, 0.6e12);
   EXPECT_EQ(machine->devices, 4);
   EXPECT_FALSE(machine->divided);
   EXPECT_EQ(machine->within.latency, 1e-6);
@@ -51,7 +52,7 @@ TEST(HardwareTest, EveryMistakeIsToldWithItsPlace) {
 }
 
 TEST(HardwareTest, TheProjectsMachinesAreValid) {
-  for (const char* name : {"h200_node.yaml", "cpu_2_cores.yaml"}) {
+  for (const char* name : {"h200.yaml", "h200_node.yaml", "cpu_2_cores.yaml"}) {
     const auto machine = LoadHardware(absl::StrCat(OVERTOK_SOURCE_DIR, "/configs/hardware/", name));
     EXPECT_TRUE(machine.ok()) << machine.status().message();
   }

@@ -271,7 +271,7 @@ Key HorizonKey(std::string name, Horizon::Kind kind, bool whole, std::string doc
 
 Key ChoiceKey(std::string name, const std::function<int(const Config&)>& get,
               const std::function<void(Config&, int)>& set, const std::vector<Choice>& choices,
-              const std::vector<Refusal>& refused, std::string initial, std::string doc) {
+              std::string initial, std::string doc) {
   const std::string type = absl::StrJoin(
       choices, " | ", [](std::string* out, const Choice& c) { absl::StrAppend(out, c.word); });
   Key key = NewKey(std::move(name), type, std::move(initial), std::move(doc));
@@ -283,9 +283,6 @@ Key ChoiceKey(std::string name, const std::function<int(const Config&)>& get,
       if (value.text != choice.word) continue;
       set(*config, choice.value);
       return absl::OkStatus();
-    }
-    for (const Refusal& refusal : refused) {
-      if (value.text == refusal.word) return Expected(value, type, refusal.reason);
     }
     const std::string near = Nearest(value.text, words);
     return Expected(value, type, near.empty() ? "" : absl::StrCat("did you mean ", near, "?"));

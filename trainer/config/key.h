@@ -78,29 +78,25 @@ Key StagesKey(std::string name, Field<std::vector<SampledStage>> field, std::str
 // One of the four horizons; null where another one is given.
 Key HorizonKey(std::string name, Horizon::Kind kind, bool whole, std::string doc);
 
-// One of several words. `refused`: words with a reason of their own why they are not taken.
+// One of several words.
 struct Choice {
   const char* word;
   int value;
 };
-struct Refusal {
-  const char* word;
-  const char* reason;
-};
 Key ChoiceKey(std::string name, const std::function<int(const Config&)>& get,
               const std::function<void(Config&, int)>& set, const std::vector<Choice>& choices,
-              const std::vector<Refusal>& refused, std::string initial, std::string doc);
+              std::string initial, std::string doc);
 
 template <class E>
 Key EnumKey(std::string name, Field<E> field, const std::vector<Choice>& choices,
-            std::string initial, std::string doc, const std::vector<Refusal>& refused = {}) {
+            std::string initial, std::string doc) {
   return ChoiceKey(
       std::move(name),
       [field](const Config& config) {
         return static_cast<int>(field(const_cast<Config&>(config)));
       },
       [field](Config& config, int value) { field(config) = static_cast<E>(value); }, choices,
-      refused, std::move(initial), std::move(doc));
+      std::move(initial), std::move(doc));
 }
 
 // A text as a YAML scalar, quoted where it would otherwise read as something else.

@@ -74,7 +74,9 @@ class Checker {
     if (is_auto("train.precision"))
       train.precision = train.device == DeviceKind::kCpu ? DType::kF32 : DType::kBF16;
     if (is_auto("optimizer.newton_schulz.precision")) {
-      config_.optimizer.newton_schulz.precision = train.precision;
+      using Precision = NewtonSchulzConfig::Precision;
+      config_.optimizer.newton_schulz.precision =
+          train.precision == DType::kBF16 ? Precision::kBF16 : Precision::kF32;
     }
     ResolveMethodAutos(autos, &loaded_, &errors_);
   }

@@ -4,9 +4,6 @@
 namespace overtok {
 namespace {
 
-constexpr int kF32 = static_cast<int>(DType::kF32);
-constexpr int kBf16 = static_cast<int>(DType::kBF16);
-
 void AddTableKeys(std::vector<Key>& keys) {
   using Tables = TablesConfig;
   keys.push_back(EnumKey<Tables::Update>(
@@ -61,12 +58,16 @@ void AddOptimizerKeys(std::vector<Key>& keys) {
   keys.push_back(CoefficientsKey(
       "optimizer.newton_schulz.coefficients", OT_FIELD(optimizer.newton_schulz.coefficients),
       "a, b, c of X = a X + (b A + c A A) X, A = X X^T; simple: [3.4445, -4.7750, 2.0315]."));
-  keys.push_back(
-      EnumKey<DType>("optimizer.newton_schulz.precision",
-                     OT_FIELD(optimizer.newton_schulz.precision), {{"f32", kF32}, {"bf16", kBf16}},
-                     "auto", "Of the products inside the iterations; bf16 sums in f32.",
-                     {{"tf32", "tf32 exists on cuda only, and this program computes on the CPU"}})
-          .OrAuto("train.precision"));
+  using Precision = NewtonSchulzConfig::Precision;
+  keys.push_back(EnumKey<Precision>(
+                     "optimizer.newton_schulz.precision",
+                     OT_FIELD(optimizer.newton_schulz.precision),
+                     {Word("f32", Precision::kF32), Word("tf32", Precision::kTF32),
+                      Word("bf16", Precision::kBF16)},
+                     "auto",
+                     "Of the products inside the iterations, which sum in f32. tf32: f32 operands "
+                     "rounded to 10 bits of mantissa, on GPUs by tensor cores.")
+                     .OrAuto("train.precision"));
   keys.push_back(RealKey("optimizer.beta1", OT_FIELD(optimizer.beta1), {0, 0.999999999, false},
                          "0.9", "adam, adamh: decay of the first moment."));
   keys.push_back(RealKey("optimizer.beta2", OT_FIELD(optimizer.beta2), {0, 0.999999999, false},

@@ -27,7 +27,14 @@ TEST(Load, ValuesDefaultsAndAutos) {
   EXPECT_TRUE(config.model.hybrid_norm);
   EXPECT_EQ(config.loss.z_loss, 1e-4);
   EXPECT_EQ(config.optimizer.eps, 1e-20);
-  EXPECT_EQ(config.optimizer.newton_schulz.precision, DType::kBF16);
+  using Precision = NewtonSchulzConfig::Precision;
+  EXPECT_EQ(config.optimizer.newton_schulz.precision, Precision::kBF16);
+  for (const char* device : {"cpu", "emulated"}) {
+    const auto tf32 = LoadSmall(
+        {"optimizer.newton_schulz.precision=tf32", std::string("train.device=") + device});
+    OT_ASSERT_OK(tf32);
+    EXPECT_EQ(tf32->config.optimizer.newton_schulz.precision, Precision::kTF32);
+  }
   EXPECT_EQ(config.optimizer.newton_schulz.coefficients, kSimpleNewtonSchulz);
   EXPECT_EQ(config.train.micro_batch_sequences, 8);
   EXPECT_EQ(config.train.steps, 20);
@@ -66,8 +73,8 @@ TEST(Load, WrongTypes) {
   OT_EXPECT_ERROR(LoadSmall({"model.hybrid_norm=yes"}), "only these two words");
   OT_EXPECT_ERROR(LoadSmall({"optimizer.schedule.type=liner"}), "did you mean linear?");
   OT_EXPECT_ERROR(LoadSmall({"train.precision=fp16"}), "expected f32 | bf16");
-  OT_EXPECT_ERROR(LoadSmall({"optimizer.newton_schulz.precision=tf32"}),
-                  "tf32 exists on cuda only");
+  OT_EXPECT_ERROR(LoadSmall({"optimizer.newton_schulz.precision=fp32"}),
+                  "expected f32 | tf32 | bf16");
   OT_EXPECT_ERROR(LoadSmall({"train.device=gpu"}), "expected cpu | cuda | emulated");
   OT_EXPECT_ERROR(LoadSmall({"checkpoint.directory=10"}), "put it in quotes");
   OT_EXPECT_ERROR(LoadSmall({"optimizer=3"}), "optimizer is a section of keys");

@@ -23,6 +23,7 @@ const std::vector<std::vector<std::string>>& Variants() {
       {"eval={held_out: ['a b', 'x:y', '10', 'true', 'é', 'q\"\\z'], tail: keep}"},
       {"eval={paloma: corpus/paloma, at_start: true}", "data.train=['*.h5', a/*.h5]"},
       {"optimizer.newton_schulz={coefficients: [0.1, -1e-7, 3], precision: bf16}"},
+      {"optimizer.newton_schulz.precision=tf32"},
       {"optimizer.lr=0.1", "optimizer.eps=1e-300", "optimizer.adam_lr=0.30000000000000004"},
       {"train.steps=null", "train.tokens=10K", "checkpoint.directory=runs/x"},
       {"model.ngram_embedding={}"},
