@@ -91,7 +91,7 @@ fi
 
 mkdir -p "$tree/configs" "$tree/tools" "$tree/docs"
 cp -r configs/. "$tree/configs/"
-cp tools/device_check.sh "$tree/tools/"
+cp tools/device_check.sh tools/peer_torch.py "$tree/tools/"
 cp docs/gpu.md "$tree/docs/"
 sed "s/@LOADER@/$loader/" >"$tree/run" <<'WRAPPER'
 #!/bin/sh

@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
 # Checks and times this project on a GPU, from an unpacked bundle (tools/bundle.sh) or a build: op tests on the device,
-# traces of the device held against those of the CPU backend, single ops and whole steps timed. Writes OUT/result.json,
-# OUT/table.txt and one log a check; 0 when nothing failed. Takes at most six minutes, or --seconds.
-# usage: tools/device_check.sh [--out DIRECTORY] [--device cuda|emulated|cpu] [--only tests,traces,ops,steps]
+# traces of the device held against those of the CPU backend, single ops and whole steps timed, PyTorch beside them where
+# python3 (or PYTHON) has it. Writes OUT/result.json, OUT/table.txt and one log a check; 0 when nothing failed. Takes at
+# most six minutes, or --seconds.
+# usage: tools/device_check.sh [--out DIRECTORY] [--device cuda|emulated|cpu] [--only tests,traces,ops,steps,peer]
 #                              [--build DIRECTORY] [--seconds N] [--sanitize]
 #   --device    what is checked (cuda); the others are for trying the script where no GPU is
 #   --build     programs of this build directory instead of a bundle's
@@ -12,13 +13,13 @@ set -uo pipefail
 here="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)"
 out="$PWD/device_check"
 device=cuda
-only=tests,traces,ops,steps
+only=tests,traces,ops,steps,peer
 build=""
 seconds=345
 sanitize=0
 while [[ $# -gt 0 ]]; do
   case "$1" in
-    -h | --help) sed -n '2,10s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; exit 0 ;;
+    -h | --help) sed -n '2,11s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; exit 0 ;;
     --out) out="$(realpath -m "${2:?}")"; shift 2 ;;
     --device) device="${2:?}"; shift 2 ;;
     --only) only="${2:?}"; shift 2 ;;
@@ -59,6 +60,8 @@ record() {
 }
 # The log's last words, as a JSON member.
 reason() { printf '"reason": "%s"' "$(tail -n 4 "$1" | tail -c 600 | escape)"; }
+# number KEY JSON: the first number of that name.
+number() { grep -oE "\"$1\": ?-?[0-9][-+.0-9eE]*" <<<"$2" | head -n 1 | sed 's/.*: \{0,1\}//'; }
 # attempt LIMIT LOG COMMAND...: sets `result` and `took`; a check never gets more than the time that is left.
 attempt() {
   local limit=$1 log=$2 begin=$SECONDS status
@@ -229,23 +232,23 @@ if [[ $sanitize == 0 ]] && wants ops; then
 fi
 
 if [[ $sanitize == 0 ]] && wants steps; then
-  # Batches of 32 windows, so that all runs fit into the time; the optimizer's share is larger than in a run by recipe,
-  # which has 128 or 256. The ids name as many classes as text does: candidates have room, as in a run. Tables have a
-  # tenth of the rows, whose values would take minutes to draw; a step touches nearly as many of them.
-  for case in 130m: 130m:ss 300m: 300m:ss 300m:ot_h_ss 520m: 520m:ss 1_2b: 1_2b:ss; do
-    recipe="${case%%:*}" arm="${case##*:}"
-    name="$recipe${arm:+_$arm}"
-    laid=()
-    keys=(train.batch_sequences=32 train.precision=bf16)
-    if [[ -n "$arm" ]]; then laid=(--arm "$here/configs/arms/$arm.yaml"); fi
-    if [[ "$arm" == ot_h_ss ]]; then keys+=(model.ngram_embedding.rows=1280000); fi
-    if [[ "$recipe" == 1_2b ]]; then keys+=(train.micro_batch_sequences=16); fi
-    attempt 60 "step_$name.log" "${overtok[@]}" bench step "$here/configs/recipes/$recipe.yaml" ${laid[@]+"${laid[@]}"} \
-      --hardware "$hardware" --ids text --warmup 1 --repetitions 3 train.device="$device" "${keys[@]}"
+  # The ids name as many classes as text does: candidates have room, as in a run.
+  for case in "${step_cases[@]}"; do
+    open_case "$case"
+    attempt 60 "step_$name.log" "${overtok[@]}" bench step "${configuration[@]}" --hardware "$hardware" --ids text \
+      --warmup 1 --repetitions 3 train.device="$device"
     if [[ $result == passed ]]; then
       json="$(grep '^{' "step_$name.log" | tail -n 1)"
-      record step "$name" "$result" "$took" "\"bench\": $json" \
-        "$(sed -nE 's/.*"tokens_per_second":([0-9]*).*"step_ms":([0-9]*).*"predicted_step_ms":([0-9]*).*"predicted_tokens_per_second":([0-9]*).*/\2 ms, predicted \3; \1 tokens\/s, predicted \4/p' <<<"$json")"
+      rate_of[$name]="$(number tokens_per_second "$json")"
+      shown="$(sed -nE 's/.*"tokens_per_second":([0-9]*).*"step_ms":([0-9]*).*"predicted_step_ms":([0-9]*).*"predicted_tokens_per_second":([0-9]*).*/\2 ms, predicted \3; \1 tokens\/s, predicted \4/p' <<<"$json")"
+      idle="" busy="$(number device_ms "$json")"
+      if [[ -n "$busy" ]]; then
+        # Of a step's time, what the device did not spend between the step's first op and its last.
+        idle="$(awk -v busy="$busy" -v step="$(number step_ms "$json")" 'BEGIN { printf "%.4f", 1 - busy / step }')"
+        shown+="$(awk -v idle="$idle" -v o="$(number optimizer_ms "$json")" -v n="$(number naming_ms "$json")" -v h="$(number host_ms "$json")" \
+          'BEGIN { printf "; device idle %.1f %%, optimizer %.1f ms, host %.1f ms (names %.1f)", 100 * idle, o, h, n }')"
+      fi
+      record step "$name" "$result" "$took" "\"bench\": $json${idle:+, \"idle\": $idle}" "$shown"
     else
       record step "$name" "$result" "$took" "$(reason "step_$name.log")" "$(tail -n 1 "step_$name.log" | cut -c1-100)"
     fi
@@ -256,6 +259,31 @@ if command -v nvidia-smi >/dev/null; then
   nvidia-smi --query-gpu=clocks.sm,temperature.gpu,power.draw,clocks_throttle_reasons.active --format=csv,noheader >clocks.log 2>&1
 fi
 {
+# Cases of whole steps are RECIPE:ARM. Batches of 32 windows, so that all runs fit into the time; the optimizer's share is
+# larger than in a run by recipe, which has 128 or 256. Tables have a tenth of the rows, whose values would take minutes to
+# draw; a step touches nearly as many of them.
+# open_case CASE: sets `recipe`, `arm`, `name` and `configuration`, what selects it of the program's commands.
+open_case() {
+  recipe="${1%%:*}" arm="${1##*:}"
+  name="$recipe${arm:+_$arm}"
+  configuration=("$here/configs/recipes/$recipe.yaml")
+  if [[ -n "$arm" ]]; then configuration+=(--arm "$here/configs/arms/$arm.yaml"); fi
+  configuration+=(train.batch_sequences=32 train.precision=bf16)
+  if [[ "$arm" == ot_h_ss ]]; then configuration+=(model.ngram_embedding.rows=1280000); fi
+  if [[ "$recipe" == 1_2b ]]; then configuration+=(train.micro_batch_sequences=16); fi
+  if [[ "$device" != cuda ]]; then
+    # No measurement either: the least that tries the script.
+    configuration+=(model.vocab_size=2048 model.hidden_size=64 model.intermediate_size=128 model.num_hidden_layers=1
+      model.num_attention_heads=1 model.num_key_value_heads=1 model.head_dim=64 data.sequence_length=64
+      train.batch_sequences=4 train.micro_batch_sequences=2)
+    if [[ "$arm" == ss ]]; then configuration+=("loss.sampled_softmax.stages=[{until: 0.9, candidates: 512}]"); fi
+  fi
+}
+step_cases=(130m: 130m:ss 300m: 300m:ss 300m:ot_h_ss 520m: 520m:ss 1_2b: 1_2b:ss)
+peer_cases=(130m: 130m:ss 300m:)
+if [[ "$device" != cuda ]]; then step_cases=(130m: 130m:ss) peer_cases=(130m: 130m:ss); fi
+declare -A rate_of    # tokens/s of the steps timed here
+
   printf '{"device": "%s", "facts": "%s", "seconds": %d, "failed": %d,\n "manifest": "%s",\n "checks": [\n' "$device" \
     "$(escape <<<"$facts")" "$((SECONDS - start))" "$failed" "$(if [[ -f "$here/MANIFEST" ]]; then tr "\n" ";" <"$here/MANIFEST" | escape; fi)"
   for i in "${!rows[@]}"; do
@@ -265,3 +293,78 @@ fi
 } >result.json
 printf '%d checks, %d failed, %d s; %s/result.json\n' "${#rows[@]}" "$failed" "$((SECONDS - start))" "$out" | tee -a table.txt
 exit $((failed > 0))
+# The flags that give tools/peer_torch.py the sizes of the configuration that open_case opened.
+peer_flags() {
+  "${overtok[@]}" config show "${configuration[@]}" train.device=cpu | awk '
+    BEGIN {
+      split("model.vocab_size --vocab model.hidden_size --hidden model.intermediate_size --inner " \
+            "model.num_hidden_layers --layers model.num_attention_heads --heads model.num_key_value_heads --kv-heads " \
+            "model.head_dim --head-dim model.rope_theta --rope-theta model.rms_norm_eps --rms-norm-eps " \
+            "loss.z_loss --z-loss optimizer.lr --lr optimizer.adam_lr --adam-lr optimizer.momentum --momentum " \
+            "optimizer.newton_schulz.steps --steps optimizer.newton_schulz.eps --newton-schulz-eps " \
+            "optimizer.beta1 --beta1 optimizer.beta2 --beta2 optimizer.eps --eps optimizer.max_grad_norm --max-grad-norm " \
+            "data.sequence_length --sequence train.batch_sequences --batch train.micro_batch_sequences --micro-batch " \
+            "train.precision --precision", word, " ")
+      for (i = 1; i in word; i += 2) flag[word[i]] = word[i + 1]
+    }
+    {
+      match($0, /^ */)
+      depth = RLENGTH / 2
+      path[depth] = substr($1, 1, length($1) - 1)
+      key = path[0]
+      for (i = 1; i <= depth; ++i) key = key "." path[i]
+      if (key in flag && NF == 2) print flag[key] "\n" $2
+      if (key == "model.hybrid_norm" && $2 == "true") print "--hybrid-norm"
+      if (key == "loss.sampled_softmax.stages" && match($0, /candidates: [0-9]+/)) {
+        print "--candidates\n" substr($0, RSTART + 12, RLENGTH - 12)
+      }
+    }'
+}
+
+if [[ $sanitize == 0 ]] && wants peer; then
+  python="${PYTHON:-python3}"
+  probe="import torch; assert torch.cuda.is_available(), 'PyTorch ' + torch.__version__ + ' sees no GPU'"
+  if [[ "$device" == cpu ]]; then probe="import torch"; fi
+  why=""
+  if [[ "$device" == emulated ]]; then
+    why="PyTorch has no emulated device"
+  elif ! command -v "$python" >/dev/null; then
+    why="$python was not found"
+  elif ! attempt 60 peer.log "$python" -c "$probe"; then
+    why="$(tail -n 1 peer.log)"
+  fi
+  if [[ -n "$why" ]]; then
+    record peer torch skipped 0 "\"reason\": \"$(escape <<<"$why")\"" "$(cut -c1-100 <<<"$why")"
+  else
+    # As PyTorch runs it at once, and compiled, which is faster but takes a compiler and minutes: each as far as time allows.
+    # That the peer did not run is no fault of what is checked here: it is told, and fails nothing.
+    caches="$(mktemp -d)"
+    for mode in eager compiled; do
+      for case in "${peer_cases[@]}"; do
+        open_case "$case"
+        mapfile -t flags < <(peer_flags)
+        more=() limit=45 log="peer_${name}_$mode.log"
+        if [[ $mode == compiled ]]; then more=(--compile) limit=75; fi
+        if attempt "$limit" "$log" env TORCHINDUCTOR_CACHE_DIR="$caches/inductor" TRITON_CACHE_DIR="$caches/triton" "$python" \
+          "$here/tools/peer_torch.py" "${flags[@]}" --device "$device" --warmup 2 --repetitions 3 ${more[@]+"${more[@]}"}; then
+          json="$(grep '^{' "$log" | tail -n 1)"
+          rate="$(number tokens_per_second "$json")"
+          ours="${rate_of[$name]:-}" ratio=""
+          shown="$(awk -v ms="$(number step_ms "$json")" -v rate="$rate" 'BEGIN { printf "%.0f ms; %.0f tokens/s", ms, rate }')"
+          if [[ -n "$ours" ]]; then
+            ratio="$(awk -v ours="$ours" -v rate="$rate" 'BEGIN { printf "%.3f", ours / rate }')"
+            shown+="$(awk -v ours="$ours" -v ratio="$ratio" 'BEGIN { printf ", overtok %.0f: %.2f times", ours, ratio }')"
+          fi
+          if [[ "$(number micro_batch_sequences "$json")" != "$(number batch_sequences "$json")" && "$device" == cuda ]]; then
+            shown+=", micro-batches of $(number micro_batch_sequences "$json")"
+          fi
+          record peer "${name}_$mode" passed "$took" "\"bench\": $json${ratio:+, \"overtok_tokens_per_second\": $ours, \"ratio\": $ratio}" "$shown"
+        else
+          record peer "${name}_$mode" skipped "$took" "$(reason "$log")" "$(tail -n 1 "$log" | cut -c1-100)"
+        fi
+      done
+    done
+    rm -rf "$caches"
+  fi
+fi
+
