@@ -231,34 +231,6 @@ if [[ $sanitize == 0 ]] && wants ops; then
   done
 fi
 
-if [[ $sanitize == 0 ]] && wants steps; then
-  # The ids name as many classes as text does: candidates have room, as in a run.
-  for case in "${step_cases[@]}"; do
-    open_case "$case"
-    attempt 60 "step_$name.log" "${overtok[@]}" bench step "${configuration[@]}" --hardware "$hardware" --ids text \
-      --warmup 1 --repetitions 3 train.device="$device"
-    if [[ $result == passed ]]; then
-      json="$(grep '^{' "step_$name.log" | tail -n 1)"
-      rate_of[$name]="$(number tokens_per_second "$json")"
-      shown="$(sed -nE 's/.*"tokens_per_second":([0-9]*).*"step_ms":([0-9]*).*"predicted_step_ms":([0-9]*).*"predicted_tokens_per_second":([0-9]*).*/\2 ms, predicted \3; \1 tokens\/s, predicted \4/p' <<<"$json")"
-      idle="" busy="$(number device_ms "$json")"
-      if [[ -n "$busy" ]]; then
-        # Of a step's time, what the device did not spend between the step's first op and its last.
-        idle="$(awk -v busy="$busy" -v step="$(number step_ms "$json")" 'BEGIN { printf "%.4f", 1 - busy / step }')"
-        shown+="$(awk -v idle="$idle" -v o="$(number optimizer_ms "$json")" -v n="$(number naming_ms "$json")" -v h="$(number host_ms "$json")" \
-          'BEGIN { printf "; device idle %.1f %%, optimizer %.1f ms, host %.1f ms (names %.1f)", 100 * idle, o, h, n }')"
-      fi
-      record step "$name" "$result" "$took" "\"bench\": $json${idle:+, \"idle\": $idle}" "$shown"
-    else
-      record step "$name" "$result" "$took" "$(reason "step_$name.log")" "$(tail -n 1 "step_$name.log" | cut -c1-100)"
-    fi
-  done
-fi
-
-if command -v nvidia-smi >/dev/null; then
-  nvidia-smi --query-gpu=clocks.sm,temperature.gpu,power.draw,clocks_throttle_reasons.active --format=csv,noheader >clocks.log 2>&1
-fi
-{
 # Cases of whole steps are RECIPE:ARM. Batches of 32 windows, so that all runs fit into the time; the optimizer's share is
 # larger than in a run by recipe, which has 128 or 256. Tables have a tenth of the rows, whose values would take minutes to
 # draw; a step touches nearly as many of them.
@@ -284,15 +256,30 @@ peer_cases=(130m: 130m:ss 300m:)
 if [[ "$device" != cuda ]]; then step_cases=(130m: 130m:ss) peer_cases=(130m: 130m:ss); fi
 declare -A rate_of    # tokens/s of the steps timed here
 
-  printf '{"device": "%s", "facts": "%s", "seconds": %d, "failed": %d,\n "manifest": "%s",\n "checks": [\n' "$device" \
-    "$(escape <<<"$facts")" "$((SECONDS - start))" "$failed" "$(if [[ -f "$here/MANIFEST" ]]; then tr "\n" ";" <"$here/MANIFEST" | escape; fi)"
-  for i in "${!rows[@]}"; do
-    printf '  %s%s\n' "${rows[$i]}" "$([[ $i -lt $((${#rows[@]} - 1)) ]] && echo ,)"
+if [[ $sanitize == 0 ]] && wants steps; then
+  # The ids name as many classes as text does: candidates have room, as in a run.
+  for case in "${step_cases[@]}"; do
+    open_case "$case"
+    attempt 60 "step_$name.log" "${overtok[@]}" bench step "${configuration[@]}" --hardware "$hardware" --ids text \
+      --warmup 1 --repetitions 3 train.device="$device"
+    if [[ $result == passed ]]; then
+      json="$(grep '^{' "step_$name.log" | tail -n 1)"
+      rate_of[$name]="$(number tokens_per_second "$json")"
+      shown="$(sed -nE 's/.*"tokens_per_second":([0-9]*).*"step_ms":([0-9]*).*"predicted_step_ms":([0-9]*).*"predicted_tokens_per_second":([0-9]*).*/\2 ms, predicted \3; \1 tokens\/s, predicted \4/p' <<<"$json")"
+      idle="" busy="$(number device_ms "$json")"
+      if [[ -n "$busy" ]]; then
+        # Of a step's time, what the device did not spend between the step's first op and its last.
+        idle="$(awk -v busy="$busy" -v step="$(number step_ms "$json")" 'BEGIN { printf "%.4f", 1 - busy / step }')"
+        shown+="$(awk -v idle="$idle" -v o="$(number optimizer_ms "$json")" -v n="$(number naming_ms "$json")" -v h="$(number host_ms "$json")" \
+          'BEGIN { printf "; device idle %.1f %%, optimizer %.1f ms, host %.1f ms (names %.1f)", 100 * idle, o, h, n }')"
+      fi
+      record step "$name" "$result" "$took" "\"bench\": $json${idle:+, \"idle\": $idle}" "$shown"
+    else
+      record step "$name" "$result" "$took" "$(reason "step_$name.log")" "$(tail -n 1 "step_$name.log" | cut -c1-100)"
+    fi
   done
-  echo "]}"
-} >result.json
-printf '%d checks, %d failed, %d s; %s/result.json\n' "${#rows[@]}" "$failed" "$((SECONDS - start))" "$out" | tee -a table.txt
-exit $((failed > 0))
+fi
+
 # The flags that give tools/peer_torch.py the sizes of the configuration that open_case opened.
 peer_flags() {
   "${overtok[@]}" config show "${configuration[@]}" train.device=cpu | awk '
@@ -368,3 +355,16 @@ if [[ $sanitize == 0 ]] && wants peer; then
   fi
 fi
 
+if command -v nvidia-smi >/dev/null; then
+  nvidia-smi --query-gpu=clocks.sm,temperature.gpu,power.draw,clocks_throttle_reasons.active --format=csv,noheader >clocks.log 2>&1
+fi
+{
+  printf '{"device": "%s", "facts": "%s", "seconds": %d, "failed": %d,\n "manifest": "%s",\n "checks": [\n' "$device" \
+    "$(escape <<<"$facts")" "$((SECONDS - start))" "$failed" "$(if [[ -f "$here/MANIFEST" ]]; then tr "\n" ";" <"$here/MANIFEST" | escape; fi)"
+  for i in "${!rows[@]}"; do
+    printf '  %s%s\n' "${rows[$i]}" "$([[ $i -lt $((${#rows[@]} - 1)) ]] && echo ,)"
+  done
+  echo "]}"
+} >result.json
+printf '%d checks, %d failed, %d s; %s/result.json\n' "${#rows[@]}" "$failed" "$((SECONDS - start))" "$out" | tee -a table.txt
+exit $((failed > 0))
