@@ -122,6 +122,8 @@ class Products {
   }
 
   void Multiply(const Context& context, const MatmulArgs& args) {
+    OT_CHECK(context.stream_name() == StreamName::kMain)
+        << "products run on the main stream, whose workspace they share";
     const Tensor &a = args.a, &b = args.b, &c = args.c;
     const int row = c.rank() - 2;
     const Key key = {.batch = row == 0 ? 1 : c.dim(0),

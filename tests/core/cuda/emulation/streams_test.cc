@@ -95,6 +95,27 @@ TEST(EmulatedStreams, AMissingOrderShows) {
   EXPECT_THAT(ResultsOf(ThereAndBack(true, false)), ElementsAre(0.0F, 3.0F));
 }
 
+// An order may be behind another one, with no op between.
+TEST(EmulatedStreams, OrdersWithoutOpsBetweenArePassed) {
+  EXPECT_THAT(ResultsOf([](Machine& m) {
+                const Tensor x = m.Take("x");
+                m.Commit();
+                m.side.Follow(m.main);
+                m.main.Follow(m.side);
+                m.side.Follow(m.main);
+                m.main.Follow(m.side);
+                Fill(m.main, {.x = x, .value = 2});
+                m.side.Follow(m.main);
+                m.main.Follow(m.side);
+                m.device->RunTogether(1, [&] {
+                  m.side.Follow(m.main);
+                  m.main.Follow(m.side);
+                });
+                return m.First(x);
+              }),
+              ElementsAre(2.0F));
+}
+
 // What the side stream still reads, the main stream may not overwrite.
 std::function<float(Machine&)> Overwrite(bool ordered, bool by_sending) {
   return [ordered, by_sending](Machine& m) {
