@@ -27,6 +27,8 @@ import torch.nn.functional as F  # noqa: E402
 
 COEFFICIENTS = (3.4445, -4.7750, 2.0315)  # of Newton-Schulz
 TEXT_EXPONENT = 1.16  # probability of id i proportional to (i + 1)^-1.16
+FUSED = getattr(F, "scaled_dot_product_attention", None)  # PyTorch 2.0 and later
+GROUPED = FUSED is not None and "enable_gqa" in (FUSED.__doc__ or "")  # 2.5: keys of fewer heads than queries
 LOGITS_AT_ONCE = 1 << 29  # elements of a chunk's logits, 1 GiB in bf16; fewer rows make the head's products slower
 
 
@@ -133,15 +135,14 @@ def rope(x, cos, sin):
 
 
 def attend(q, k, v):
-    """[windows, heads, S, D]; causal. Fused where PyTorch has it (2.0 and later)."""
+    """[windows, heads, S, D]; causal."""
     groups = q.shape[1] // k.shape[1]
-    fused = getattr(F, "scaled_dot_product_attention", None)
-    if fused is not None and groups > 1 and "enable_gqa" in (fused.__doc__ or ""):
-        return fused(q, k, v, is_causal=True, enable_gqa=True)
+    if groups > 1 and GROUPED:
+        return FUSED(q, k, v, is_causal=True, enable_gqa=True)
     if groups > 1:
         k, v = k.repeat_interleave(groups, 1), v.repeat_interleave(groups, 1)
-    if fused is not None:
-        return fused(q, k, v, is_causal=True)
+    if FUSED is not None:
+        return FUSED(q, k, v, is_causal=True)
     scores = (q @ k.transpose(-1, -2)).float() / math.sqrt(q.shape[-1])
     later = torch.ones(scores.shape[-2:], dtype=torch.bool, device=q.device).triu(1)
     return torch.softmax(scores.masked_fill(later, float("-inf")), -1).to(v.dtype) @ v
@@ -301,7 +302,7 @@ class Optimizer:
             norm = torch.stack([stack.gradient.square().sum() for stack in stacks]).sum().sqrt()
             for stack in stacks:
                 stack.gradient *= (a.max_grad_norm / norm).clamp_max(1.0)
-        correction = [torch.tensor(1 - beta ** self.t).to(a.device, non_blocking=True) for beta in (a.beta1, a.beta2)]
+        correction = [torch.full((), 1 - beta ** self.t, device=a.device) for beta in (a.beta1, a.beta2)]
         for stack in self.stacks:
             if stack.group == "muonh":
                 (momentum,) = stack.state
@@ -333,7 +334,7 @@ def make_batches(count, a):
 
 def choose_attention(a):
     """Leaves on, of PyTorch's fused kernels for attention, the one that is faster at this shape. Returns its name."""
-    if not hasattr(F, "scaled_dot_product_attention"):
+    if FUSED is None:
         return "plain"
     if a.device != "cuda":
         return "default"
