@@ -161,7 +161,7 @@ absl::StatusOr<StepForecast> ForecastSteps(Config config, IdDistribution ids, ui
     train.optimizer().Step(train.context(), step, result.lr_scale);
     stage.host_seconds += Now() - start;
     Append(ReadProfile(), hardware, &stage, [](const std::string& name) {
-      return Names(name, {"table_"}) ? StepPart::kTables : StepPart::kOptimizer;
+      return Names(name, {"table_", "copy_rows"}) ? StepPart::kTables : StepPart::kOptimizer;
     });
     std::stable_sort(
         stage.ops.begin(), stage.ops.end(),

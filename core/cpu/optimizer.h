@@ -19,6 +19,11 @@ inline double ClipFactor(const Clip& clip) {
   return norm <= clip.max_norm ? 1 : clip.max_norm / norm;
 }
 
+// Whether a pass is to write nothing (Clip::halted).
+inline bool IsHalted(const Tensor& halted) {
+  return halted.defined() && halted.data<uint32_t>()[0] != 0;
+}
+
 // Per block of elements, `kBlockSums` partial sums: a row of a tensor of sums, or in scratch.
 struct BlockSums {
   double value[kBlockSums] = {};

@@ -179,14 +179,15 @@ HWY_EXPORT(AdamHMomentsImpl);
 HWY_EXPORT(AdamHMoveImpl);
 
 void HyperballUpdate(const Context& context, const HyperballUpdateArgs& args) {
+  if (IsHalted(args.halted)) return;
   void* scratch = context.Scratch(OptimizerScratch(args.w.elements()));
   HWY_DYNAMIC_DISPATCH(HyperballUpdateImpl)(args, scratch);
 }
 void AdamHMoments(const Context& /*context*/, const AdamHMomentsArgs& args) {
-  HWY_DYNAMIC_DISPATCH(AdamHMomentsImpl)(args);
+  if (!IsHalted(args.clip.halted)) HWY_DYNAMIC_DISPATCH(AdamHMomentsImpl)(args);
 }
 void AdamHMove(const Context& /*context*/, const AdamHMoveArgs& args) {
-  HWY_DYNAMIC_DISPATCH(AdamHMoveImpl)(args);
+  if (!IsHalted(args.halted)) HWY_DYNAMIC_DISPATCH(AdamHMoveImpl)(args);
 }
 
 }  // namespace overtok::cpu

@@ -94,11 +94,12 @@ HWY_EXPORT(MuonMomentumImpl);
 HWY_EXPORT(AdamUpdateImpl);
 
 void MuonMomentum(const Context& context, const MuonMomentumArgs& args) {
+  if (IsHalted(args.clip.halted)) return;
   void* scratch = context.Scratch(OptimizerScratch(args.x.elements()));
   args.norm_squared.data<double>()[0] = HWY_DYNAMIC_DISPATCH(MuonMomentumImpl)(args, scratch);
 }
 void AdamUpdate(const Context& /*context*/, const AdamUpdateArgs& args) {
-  HWY_DYNAMIC_DISPATCH(AdamUpdateImpl)(args);
+  if (!IsHalted(args.clip.halted)) HWY_DYNAMIC_DISPATCH(AdamUpdateImpl)(args);
 }
 
 }  // namespace overtok::cpu

@@ -36,6 +36,15 @@ __device__ __forceinline__ double ClipFactor(const ClipScalars& clip) {
   return norm <= clip.max_norm ? 1 : clip.max_norm / norm;
 }
 
+// Whether a pass is to write nothing (Clip::halted): asked by all threads before they read or
+// write.
+inline const uint32_t* HaltedOf(const Tensor& halted) {
+  return halted.defined() ? halted.data<uint32_t>() : nullptr;
+}
+__device__ __forceinline__ bool IsHalted(const uint32_t* halted) {
+  return halted != nullptr && *halted != 0;
+}
+
 // Adam's constants, rounded once on the host.
 struct AdamFactors {
   float beta1, rest1, beta2, rest2, scale1, scale2, eps;

@@ -10,9 +10,11 @@ namespace {
 
 template <int N, class S>
 __global__ void __launch_bounds__(kPassThreads)
-    HyperballSumsKernel(const float* w, const S* u, double* partial, int64_t n) {
+    HyperballSumsKernel(const float* w, const S* u, double* partial, int64_t n,
+                        const uint32_t* halted) {
   Shared shared;
   auto* room = shared.Take<double>(kPassThreads / kWarp);
+  if (IsHalted(halted)) return;
   const Range range = BlockRange(kPassElements, n);
   double ww = 0, wu = 0, uu = 0;
   ForEachPiece<N>(range.begin, range.end, [&](auto size, int64_t at) {
@@ -38,9 +40,11 @@ __global__ void __launch_bounds__(kPassThreads)
 }
 
 __global__ void __launch_bounds__(kJoinThreads)
-    HyperballJoinKernel(const double* partial, int64_t blocks, double rate, double* move) {
+    HyperballJoinKernel(const double* partial, int64_t blocks, double rate, double* move,
+                        const uint32_t* halted) {
   Shared shared;
   auto* room = shared.Take<double>(kJoinThreads / kWarp);
+  if (IsHalted(halted)) return;
   const double ww = JoinedSum(partial, blocks, kBlockSums, 0, room);
   const double wu = JoinedSum(partial, blocks, kBlockSums, 1, room);
   const double uu = JoinedSum(partial, blocks, kBlockSums, 2, room);
@@ -52,7 +56,9 @@ __global__ void __launch_bounds__(kJoinThreads)
 
 template <int N, class S>
 __global__ void __launch_bounds__(kPassThreads)
-    HyperballMoveKernel(float* w, const S* u, const double* move, int64_t n) {
+    HyperballMoveKernel(float* w, const S* u, const double* move, int64_t n,
+                        const uint32_t* halted) {
+  if (IsHalted(halted)) return;
   const auto scale = static_cast<float>(move[0]), step = static_cast<float>(move[1]);
   const Range range = BlockRange(kPassElements, n);
   ForEachPiece<N>(range.begin, range.end, [&](auto size, int64_t at) {
@@ -70,6 +76,7 @@ void HyperballUpdate(const Context& context, const HyperballUpdateArgs& args) {
   const int64_t n = args.w.elements(), blocks = PassBlocks(n);
   auto* partial = static_cast<double*>(context.Scratch(OptimizerScratch(n)));
   double* move = partial + blocks * kBlockSums;
+  const uint32_t* halted = HaltedOf(args.halted);
   const LaunchShape pass = {.blocks = blocks,
                             .threads = kPassThreads,
                             .shared_bytes = SharedBytes<double>(kPassThreads / kWarp)};
@@ -82,10 +89,12 @@ void HyperballUpdate(const Context& context, const HyperballUpdateArgs& args) {
     const auto* u = args.u.data<S>();
     ByAlignment<4>(IsAligned<4>(w) && IsAligned<4>(u), [&](auto size) {
       constexpr int kSize = decltype(size)::value;
-      Launch("HyperballSums", context, pass, HyperballSumsKernel<kSize, S>, w, u, partial, n);
-      Launch("HyperballJoin", context, join, HyperballJoinKernel, partial, blocks, args.rate, move);
+      Launch("HyperballSums", context, pass, HyperballSumsKernel<kSize, S>, w, u, partial, n,
+             halted);
+      Launch("HyperballJoin", context, join, HyperballJoinKernel, partial, blocks, args.rate, move,
+             halted);
       Launch("HyperballMove", context, {.blocks = blocks, .threads = kPassThreads},
-             HyperballMoveKernel<kSize, S>, w, u, move, n);
+             HyperballMoveKernel<kSize, S>, w, u, move, n, halted);
     });
   });
 }

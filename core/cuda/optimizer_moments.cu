@@ -13,7 +13,8 @@ constexpr int kSumThreads = 512;
 template <int N>
 __global__ void __launch_bounds__(kPassThreads)
     AdamUpdateKernel(float* w, const float* gradient, float* m, float* v, int64_t n,
-                     ClipScalars clip, AdamFactors adam, float rate) {
+                     ClipScalars clip, AdamFactors adam, float rate, const uint32_t* halted) {
+  if (IsHalted(halted)) return;
   const auto factor = static_cast<float>(ClipFactor(clip));
   const Range range = BlockRange(kPassElements, n);
   ForEachPiece<N>(range.begin, range.end, [&](auto size, int64_t at) {
@@ -35,9 +36,10 @@ __global__ void __launch_bounds__(kPassThreads)
 template <int N>
 __global__ void __launch_bounds__(kSumThreads)
     AdamHMomentsKernel(const float* w, const float* gradient, float* m, float* v, double* sums,
-                       int64_t n, ClipScalars clip, AdamFactors adam) {
+                       int64_t n, ClipScalars clip, AdamFactors adam, const uint32_t* halted) {
   Shared shared;
   auto* room = shared.Take<double>(kSumThreads / kWarp);
+  if (IsHalted(halted)) return;
   const auto factor = static_cast<float>(ClipFactor(clip));
   const Range range = BlockRange(kBlockElements, n);
   double ww = 0, wu = 0, uu = 0;
@@ -71,9 +73,10 @@ __global__ void __launch_bounds__(kSumThreads)
 template <int N>
 __global__ void __launch_bounds__(kPassThreads)
     AdamHMoveKernel(float* w, const float* m, const float* v, const double* totals, int64_t n,
-                    AdamFactors adam, double rate) {
+                    AdamFactors adam, double rate, const uint32_t* halted) {
   Shared shared;
   auto* move = shared.Take<float>(2);
+  if (IsHalted(halted)) return;
   // Three divisions and roots in f64: one thread's work.
   if (threadIdx.x == 0) {
     const SphereMove exact = MoveOnSphere(totals[0], totals[1], totals[2], rate);
@@ -106,7 +109,7 @@ void AdamUpdate(const Context& context, const AdamUpdateArgs& args) {
   ByAlignment<4>(aligned, [&](auto size) {
     Launch("AdamUpdate", context, {.blocks = PassBlocks(n), .threads = kPassThreads},
            AdamUpdateKernel<decltype(size)::value>, w, gradient, m, v, n, ScalarsOf(args.clip),
-           AdamFactors(args.constants), static_cast<float>(args.rate));
+           AdamFactors(args.constants), static_cast<float>(args.rate), HaltedOf(args.clip.halted));
   });
 }
 
@@ -123,7 +126,8 @@ void AdamHMoments(const Context& context, const AdamHMomentsArgs& args) {
                              .shared_bytes = SharedBytes<double>(kSumThreads / kWarp)};
   ByAlignment<4>(aligned, [&](auto size) {
     Launch("AdamHMoments", context, shape, AdamHMomentsKernel<decltype(size)::value>, w, gradient,
-           m, v, args.sums.data<double>(), n, ScalarsOf(args.clip), AdamFactors(args.constants));
+           m, v, args.sums.data<double>(), n, ScalarsOf(args.clip), AdamFactors(args.constants),
+           HaltedOf(args.clip.halted));
   });
 }
 
@@ -136,7 +140,8 @@ void AdamHMove(const Context& context, const AdamHMoveArgs& args) {
       .blocks = PassBlocks(n), .threads = kPassThreads, .shared_bytes = SharedBytes<float>(2)};
   ByAlignment<4>(IsAligned<4>(w) && IsAligned<4>(m) && IsAligned<4>(v), [&](auto size) {
     Launch("AdamHMove", context, shape, AdamHMoveKernel<decltype(size)::value>, w, m, v,
-           args.totals.data<double>(), n, AdamFactors(args.constants), args.rate);
+           args.totals.data<double>(), n, AdamFactors(args.constants), args.rate,
+           HaltedOf(args.halted));
   });
 }
 

@@ -12,9 +12,10 @@ namespace {
 template <int N, bool kNesterov, class S>
 __global__ void __launch_bounds__(kPassThreads)
     MomentumKernel(const float* gradient, float* buffer, S* x, double* partial, int64_t n,
-                   ClipScalars clip, float mu) {
+                   ClipScalars clip, float mu, const uint32_t* halted) {
   Shared shared;
   auto* room = shared.Take<double>(kPassThreads / kWarp);
+  if (IsHalted(halted)) return;
   const auto factor = static_cast<float>(ClipFactor(clip));
   const Range range = BlockRange(kPassElements, n);
   double sum = 0;
@@ -39,9 +40,10 @@ __global__ void __launch_bounds__(kPassThreads)
 }
 
 __global__ void __launch_bounds__(kJoinThreads)
-    JoinKernel(const double* partial, int64_t blocks, double* total) {
+    JoinKernel(const double* partial, int64_t blocks, double* total, const uint32_t* halted) {
   Shared shared;
   auto* room = shared.Take<double>(kJoinThreads / kWarp);
+  if (IsHalted(halted)) return;
   const double sum = JoinedSum(partial, blocks, 1, 0, room);
   if (threadIdx.x == 0) total[0] = sum;
 }
@@ -90,6 +92,7 @@ void MuonMomentum(const Context& context, const MuonMomentumArgs& args) {
   auto* partial = static_cast<double*>(context.Scratch(OptimizerScratch(n)));
   const auto* gradient = args.gradient.data<float>();
   auto* buffer = args.buffer.data<float>();
+  const uint32_t* halted = HaltedOf(args.clip.halted);
   const LaunchShape pass = {.blocks = blocks,
                             .threads = kPassThreads,
                             .shared_bytes = SharedBytes<double>(kPassThreads / kWarp)};
@@ -102,14 +105,14 @@ void MuonMomentum(const Context& context, const MuonMomentumArgs& args) {
       Launch("MuonMomentum", context, pass,
              args.nesterov ? MomentumKernel<kSize, true, S> : MomentumKernel<kSize, false, S>,
              gradient, buffer, x, partial, n, ScalarsOf(args.clip),
-             static_cast<float>(args.momentum));
+             static_cast<float>(args.momentum), halted);
     });
   });
   Launch("MuonNorm", context,
          {.blocks = 1,
           .threads = kJoinThreads,
           .shared_bytes = SharedBytes<double>(kJoinThreads / kWarp)},
-         JoinKernel, partial, blocks, args.norm_squared.data<double>());
+         JoinKernel, partial, blocks, args.norm_squared.data<double>(), halted);
 }
 
 void ScaleByNorm(const Context& context, const ScaleByNormArgs& args) {

@@ -10,8 +10,15 @@ void CheckScalars(const Tensor& scalars, int64_t count) {
   OT_CHECK_EQ(scalars.elements(), count);
 }
 
+void CheckHalted(const Tensor& halted) {
+  if (!halted.defined()) return;
+  OT_CHECK_DTYPE(halted, DType::kU32);
+  OT_CHECK_SHAPE(halted, {1});
+}
+
 void CheckClip(const Clip& clip) {
   OT_CHECK_GE(clip.max_norm, 0);
+  CheckHalted(clip.halted);
   if (clip.max_norm > 0) CheckScalars(clip.norm_squared, 1);
 }
 
@@ -94,6 +101,7 @@ void HyperballUpdate(const Context& context, const HyperballUpdateArgs& args) {
   OT_CHECK_DTYPE(args.w, internal::StatisticType(args.u.dtype()));
   OT_CHECK_EQ(args.u.elements(), args.w.elements());
   OT_CHECK_APART(args.w, args.u);
+  CheckHalted(args.halted);
   if (args.w.elements() == 0) return;
   internal::Call(context.kernels().hyperball_update, "the hyperball update", context, args);
 }
@@ -109,6 +117,7 @@ void AdamHMoments(const Context& context, const AdamHMomentsArgs& args) {
 void AdamHMove(const Context& context, const AdamHMoveArgs& args) {
   CheckAdam(args.w, args.m, args.v, args.constants);
   CheckScalars(args.totals, kBlockSums);
+  CheckHalted(args.halted);
   if (args.w.elements() == 0) return;
   internal::Call(context.kernels().adamh_move, "AdamH's move", context, args);
 }

@@ -25,7 +25,8 @@ void SumSquares(const Context& context, const SumSquaresArgs& args);
 struct Clip {
   Tensor norm_squared;  // [1] f64
   double max_norm = 0;  // 0: no clipping
-  // [1] u32 (core/ops/exact_sum.h); where it is not 0 nothing is written; undefined: never.
+  // [1] u32 (HaltUnlessFinite, core/ops/exact_sum.h): where it is not 0 the pass writes nothing, no
+  // weight, state or sum; undefined: never.
   Tensor halted = {};
 };
 
