@@ -33,7 +33,11 @@ class OnDevice : public ::testing::TestWithParam<DeviceKind> {
   }
   // Long enough on a GPU that what does not wait comes too early.
   int64_t elements() const {
-    return device_->kind() == DeviceKind::kCuda ? int64_t{1} << 24 : int64_t{1} << 10;
+#if defined(OVERTOK_CUDA_STAND_IN)
+    return 1 << 10;
+#else
+    return device_->kind() == DeviceKind::kCuda ? 1 << 24 : 1 << 10;
+#endif
   }
   // Zeros.
   Tensor Take(Memory& memory, const char* name) const {
