@@ -94,6 +94,8 @@ if(OVERTOK_CUDA)
   endif()
 endif()
 
+include(${CMAKE_CURRENT_LIST_DIR}/cudnn.cmake)
+
 if(OVERTOK_TESTS)
   overtok_find(GTest "libgtest-dev and libgmock-dev")
   overtok_find(benchmark libbenchmark-dev)

@@ -30,6 +30,11 @@ enum class DeviceKind : uint8_t {
 };
 const char* NameOf(DeviceKind kind);  // "cpu", "cuda", "emulated"
 
+// What computes attention in bf16 on a device: the backend's own kernels, or on cuda NVIDIA's cuDNN
+// (core/cuda/attention_cudnn.h). Never chosen by what is faster here and now: the two differ in
+// bits.
+enum class AttentionKind : uint8_t { kKernels, kCudnn };
+
 class Device {
  public:
   virtual ~Device() = default;
@@ -37,6 +42,10 @@ class Device {
   virtual const Kernels& kernels() const = 0;
   // Tensors are not host memory.
   bool own_memory() const { return kind() != DeviceKind::kCpu; }
+  // What AttentionScratch (core/ops/attention.h) is asked with. Setting it does nothing else: what
+  // brings another implementation says so (StartCudnnAttention).
+  AttentionKind attention() const { return attention_; }
+  void SetAttention(AttentionKind attention) { attention_ = attention; }
   // The CUDA stream of a name; elsewhere null.
   virtual void* stream(StreamName /*name*/) const { return nullptr; }
   // What is asked of `later` from now on starts when all that `earlier` was asked until now is
@@ -107,6 +116,7 @@ class Device {
   static double HostSeconds();
 
  private:
+  AttentionKind attention_ = AttentionKind::kKernels;
   std::array<double, kStamps> stamps_{};
 };
 

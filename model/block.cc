@@ -161,7 +161,10 @@ BlockWorkspace TakeBlockWorkspace(const ModelConfig& config, const BlockShape& s
     if (!config.hybrid_norm) workspace.branch_share = take("branch_share", {u, d});
   }
   workspace.hidden = take("hidden", {t, m});
-  memory->NeedScratch(AttentionScratch(shape.pass.batch, shape.pass.length, h, k, width, act));
+  const Device* const device = memory->device();
+  memory->NeedScratch(
+      AttentionScratch(shape.pass.batch, shape.pass.length, h, k, width, act,
+                       device != nullptr ? device->attention() : AttentionKind::kKernels));
   if (!training) return workspace;
   workspace.d_hidden = take("d_hidden", {t, m});
   workspace.d_branch = take("d_branch", {u, d});

@@ -11,6 +11,13 @@
 
 namespace overtok::OT_BACKEND {
 
+// AttentionForward and AttentionBackward for the windows b with taken[b] == 0 ([B] i32, on the
+// device; null: for all); nothing is written for the others. With `taken`, bf16 alone.
+void AttentionForwardExcept(const Context& context, const AttentionForwardArgs& args,
+                            const int32_t* taken);
+void AttentionBackwardExcept(const Context& context, const AttentionBackwardArgs& args,
+                             const int32_t* taken);
+
 // In f32, without tensor cores (core/cuda/attention_f32.cu); `delta`: [B, H, S] scratch.
 void AttentionForwardF32(const Context& context, const AttentionForwardArgs& args);
 void AttentionBackwardF32(const Context& context, const AttentionBackwardArgs& args,
@@ -36,7 +43,9 @@ struct Tiles {
 struct Sizes {
   int64_t batch, length, heads, kv_heads, width;
   float scale;
+  const int32_t* taken = nullptr;  // windows that are left out
 
+  __device__ bool LeavesOut(int64_t b) const { return taken != nullptr && taken[b] != 0; }
   __device__ int64_t group() const { return heads / kv_heads; }
 };
 

@@ -30,7 +30,8 @@ __global__ void DeltaKernel(const T* o, const T* dout, float* delta, Sizes sizes
   constexpr int kRowsOfBlock = kThreads / kLanes;
   const int lane = static_cast<int>(threadIdx.x) % kLanes;
   const int64_t row = int64_t{blockIdx.x} * kRowsOfBlock + threadIdx.x / kLanes;
-  const bool valid = row < sizes.batch * sizes.length * sizes.heads;
+  const bool valid = row < sizes.batch * sizes.length * sizes.heads &&
+                     !sizes.LeavesOut(row / (sizes.length * sizes.heads));
   const int64_t at = row * sizes.width + lane * 8;
   float sum = 0;
   if constexpr (kPacked) {
@@ -69,6 +70,7 @@ __global__ void __launch_bounds__(kThreads, 2)
   int* const ends = shared.Take<int>(kKeys);
 
   const int64_t b = blockIdx.z, kv = blockIdx.y, group = sizes.group();
+  if (sizes.LeavesOut(b)) return;
   const int length = static_cast<int>(sizes.length), width = static_cast<int>(sizes.width);
   const int j0 = static_cast<int>(blockIdx.x) * kKeys;  // the first keys have the most queries
   const int keys = length - j0 < kKeys ? length - j0 : kKeys;
@@ -202,6 +204,7 @@ __global__ void __launch_bounds__(kThreads, 2)
   int* const starts = shared.Take<int>(kQueries);
 
   const int64_t b = blockIdx.z, h = blockIdx.y;
+  if (sizes.LeavesOut(b)) return;
   const int length = static_cast<int>(sizes.length), width = static_cast<int>(sizes.width);
   // The most expensive queries, those at the end, first.
   const int i0 = static_cast<int>(gridDim.x - 1 - blockIdx.x) * kQueries;
@@ -326,11 +329,17 @@ void Backward(const Context& context, const AttentionBackwardArgs& args, const S
 }  // namespace attention
 
 void AttentionBackward(const Context& context, const AttentionBackwardArgs& args) {
+  AttentionBackwardExcept(context, args, nullptr);
+}
+
+void AttentionBackwardExcept(const Context& context, const AttentionBackwardArgs& args,
+                             const int32_t* taken) {
   using namespace attention;  // NOLINT(google-build-using-namespace)
-  const Sizes sizes = SizesOf(args.q, args.k, args.segments, args.scale);
+  Sizes sizes = SizesOf(args.q, args.k, args.segments, args.scale);
+  sizes.taken = taken;
   auto* const delta = static_cast<float*>(
       context.Scratch(args.lse.elements() * static_cast<int64_t>(sizeof(float))));
-  if (args.q.dtype() == DType::kF32) {
+  if (args.q.dtype() == DType::kF32 && taken == nullptr) {
     Delta<float, 16, false>(context, args, sizes, delta);
     return AttentionBackwardF32(context, args, delta);
   }

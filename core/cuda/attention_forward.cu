@@ -105,6 +105,7 @@ __global__ void __launch_bounds__(kThreads, 2)
   int* const starts = shared.Take<int>(kQueries);
 
   const int64_t b = blockIdx.z, h = blockIdx.y;
+  if (sizes.LeavesOut(b)) return;
   const int length = static_cast<int>(sizes.length), width = static_cast<int>(sizes.width);
   // The most expensive queries, those at the end, first.
   const int i0 = static_cast<int>(gridDim.x - 1 - blockIdx.x) * kQueries;
@@ -179,11 +180,17 @@ __global__ void __launch_bounds__(kThreads, 2)
 }  // namespace attention
 
 void AttentionForward(const Context& context, const AttentionForwardArgs& args) {
+  AttentionForwardExcept(context, args, nullptr);
+}
+
+void AttentionForwardExcept(const Context& context, const AttentionForwardArgs& args,
+                            const int32_t* taken) {
   using namespace attention;  // NOLINT(google-build-using-namespace)
-  if (args.q.dtype() == DType::kF32) return AttentionForwardF32(context, args);
+  if (args.q.dtype() == DType::kF32 && taken == nullptr) return AttentionForwardF32(context, args);
   OT_CHECK(args.q.dtype() == DType::kBF16)
       << "the CUDA backend has no attention for " << NameOf(args.q.dtype());
-  const Sizes sizes = SizesOf(args.q, args.k, args.segments, args.scale);
+  Sizes sizes = SizesOf(args.q, args.k, args.segments, args.scale);
+  sizes.taken = taken;
   ByWidth(sizes.width, AllPacked(sizes.width, args.q, args.k, args.v, args.o),
           [&](auto padded, auto packed) {
             constexpr int kWidth = padded();

@@ -7,6 +7,7 @@ set(OVERTOK_CUDA_KERNELS
   attention_forward.cu
   copy_region.cu
   copy_rows.cu
+  documents.cu
   elementwise.cu
   embedding.cu
   exact_sum.cu

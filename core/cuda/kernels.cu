@@ -1,10 +1,21 @@
 #include "core/cuda/kernels.h"
 
 namespace overtok::OT_BACKEND {
+namespace {
 
-const Kernels& CudaKernels() {
-  static const Kernels kernels = {OT_FOR_EACH_OP(OT_FILL_KERNEL)};
+Kernels& Table() {
+  static Kernels kernels = {OT_FOR_EACH_OP(OT_FILL_KERNEL)};
   return kernels;
+}
+
+}  // namespace
+
+const Kernels& CudaKernels() { return Table(); }
+
+void ReplaceAttention(Kernel<AttentionForwardArgs> forward,
+                      Kernel<AttentionBackwardArgs> backward) {
+  Table().attention_forward = forward;
+  Table().attention_backward = backward;
 }
 
 }  // namespace overtok::OT_BACKEND

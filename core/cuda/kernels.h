@@ -13,6 +13,8 @@
 namespace overtok::OT_BACKEND {
 
 const Kernels& CudaKernels();
+// Has the table name other functions for attention from now on (core/cuda/attention_cudnn.h).
+void ReplaceAttention(Kernel<AttentionForwardArgs> forward, Kernel<AttentionBackwardArgs> backward);
 
 OT_FOR_EACH_OP(OT_DECLARE_KERNEL)
 

@@ -119,7 +119,7 @@ LibraryRequest NcclRequest() {
 LibraryRequest CudnnRequest() {
   return {.what = "cuDNN",
           .files = {"libcudnn.so.9"},
-          .package = "libcudnn9, or nvidia-cudnn from PyPI"};
+          .package = "libcudnn9 (9.25 or later), or nvidia-cudnn-cu13 from PyPI"};
 }
 
 std::vector<std::string> LibraryFolders() {

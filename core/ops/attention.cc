@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "core/cpu/attention_layout.h"
+#include "core/cuda/packed_layout.h"
 #include "core/ops/check_args.h"
 
 namespace overtok {
@@ -71,14 +72,17 @@ void AttentionBackward(const Context& context, const AttentionBackwardArgs& args
 }
 
 int64_t AttentionScratch(int64_t batch, int64_t length, int64_t heads, int64_t kv_heads,
-                         int64_t width, DType dtype) {
+                         int64_t width, DType dtype, AttentionKind kind) {
   if (batch * length * heads * kv_heads * width == 0) return 0;
   if (dtype == DType::kF64) {
     return cpu::AttentionScratchBytes<double>(batch, length, heads, kv_heads, width);
   }
   // Other devices keep o . dout of every query, [B, H, S] f32.
   const int64_t dots = batch * heads * length * static_cast<int64_t>(sizeof(float));
-  return std::max(dots, cpu::AttentionScratchBytes<float>(batch, length, heads, kv_heads, width));
+  const int64_t kernels =
+      std::max(dots, cpu::AttentionScratchBytes<float>(batch, length, heads, kv_heads, width));
+  if (kind == AttentionKind::kKernels || dtype != DType::kBF16) return kernels;
+  return std::max(kernels, LayoutOf({batch, length, heads, kv_heads, width}).bytes);
 }
 
 }  // namespace overtok

@@ -26,8 +26,8 @@ struct AttentionBackwardArgs {
   double scale = 0;
 };
 void AttentionBackward(const Context& context, const AttentionBackwardArgs& args);
-// Scratch of either direction.
+// Scratch of either direction, with what the device's attention takes (Device::attention).
 int64_t AttentionScratch(int64_t batch, int64_t length, int64_t heads, int64_t kv_heads,
-                         int64_t width, DType dtype);
+                         int64_t width, DType dtype, AttentionKind kind = AttentionKind::kKernels);
 
 }  // namespace overtok

@@ -110,7 +110,7 @@ struct Problem {
   }
   int64_t Scratch() const {
     return AttentionScratch(shape.batch, shape.length, shape.heads, shape.kv_heads, shape.width,
-                            q.dtype());
+                            q.dtype(), device()->attention());
   }
   void Forward() {
     const ScratchContext context(Scratch(), device());
@@ -252,7 +252,8 @@ TEST(AttentionTest, StorageTypesAgree) {
     lse.storage = Storage::kStatistic;
     lse.bf16_value_units = lse.bf16_tensor_units = 0;
     const auto scratch = [&](DType dtype) {
-      return AttentionScratch(c.batch, c.length, c.heads, c.kv_heads, c.width, dtype);
+      return AttentionScratch(c.batch, c.length, c.heads, c.kv_heads, c.width, dtype,
+                              testing::TestedDevice()->attention());
     };
     testing::CheckOp(
         {.name = "attention forward " + NameOf(c),

@@ -163,8 +163,9 @@ TEST(AttentionTilesTest, TilesOfOtherDocumentsAreNotRead) {
   const std::vector<int32_t> segments = Segments(length, {128, 320});
   Buffer ids(DType::kI32, {1, length}, std::vector<double>(segments.begin(), segments.end()));
   const Shape shape = {length, 1, width};
-  const ScratchContext context(AttentionScratch(1, length, 1, 1, width, DType::kBF16),
-                               EmulatedDevice());
+  const ScratchContext context(
+      AttentionScratch(1, length, 1, 1, width, DType::kBF16, testing::TestedDevice()->attention()),
+      EmulatedDevice());
   const double nan = std::numeric_limits<double>::quiet_NaN();
   struct Case {
     int first, end, nan_first, nan_end;  // queries that do not meet the keys

@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "absl/strings/string_view.h"
+#include "core/cuda/attention_cudnn.h"
 #include "core/cuda/device.h"
 #include "core/cuda/emulation/device.h"
 #include "core/cuda/emulation/emulator.h"
@@ -356,6 +357,11 @@ Device* TestedDevice() {
     if (wanted == "cuda") {
       const absl::StatusOr<Device*> cuda = CudaDevice(0);
       OT_CHECK(cuda.ok()) << cuda.status();
+      const char* attention = std::getenv("OVERTOK_TEST_ATTENTION");
+      if (attention != nullptr && absl::string_view(attention) == "cudnn") {
+        const absl::Status started = StartCudnnAttention(*cuda, {});
+        OT_CHECK(started.ok()) << started;
+      }
       return *cuda;
     }
 #if defined(OVERTOK_TEST_CHECKED)

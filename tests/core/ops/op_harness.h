@@ -8,7 +8,8 @@
 //
 // Test programs take the device they test from the environment, OVERTOK_TEST_DEVICE = cpu (when
 // unset) | emulated | checked | cuda; CTest runs them once for each (NAME, NAME_checked). f64 is
-// the CPU's: the reference that other devices are held against.
+// the CPU's: the reference that other devices are held against. OVERTOK_TEST_ATTENTION = cudnn has
+// cuda's attention go through that.
 // CheckGradient holds a backward op against central differences in f64.
 #pragma once
 
