@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "core/cpu/parallel.h"
+#include "core/cuda/attention_cudnn.h"
 #include "core/cuda/device.h"
 #include "core/cuda/emulation/device.h"
 #include "core/ops/kernels.h"
@@ -29,7 +30,7 @@ namespace overtok {
 namespace {
 
 struct Options {
-  std::string only, device = "auto", shape, hardware;
+  std::string only, device = "auto", attention = "kernels", shape, hardware;
   double seconds = 0.3;
   bool predict = false, json = false;
 };
@@ -186,6 +187,24 @@ absl::StatusOr<Device*> DeviceNamed(const std::string& name) {
                                     "\", expected auto, cpu, cuda or emulated");
 }
 
+// --attention, before memory is taken.
+absl::Status ChooseAttention(const Options& options, const std::vector<OpShapes>& shapes,
+                             Device* device) {
+  if (options.attention == "kernels") return absl::OkStatus();
+  if (options.attention != "cudnn") {
+    return absl::InvalidArgumentError("--attention is \"" + options.attention +
+                                      "\", expected kernels or cudnn");
+  }
+  if (device == nullptr) {
+    return absl::InvalidArgumentError("--attention cudnn needs a device: leave --predict out");
+  }
+  std::vector<PackedSizes> sizes;
+  for (const OpShapes& s : shapes) {
+    sizes.push_back({s.batch, s.length, s.heads, s.kv_heads, s.head_width});
+  }
+  return StartCudnnAttention(device, sizes);
+}
+
 // The shapes to go through: on a GPU those of a model in the middle.
 absl::StatusOr<std::vector<OpShapes>> Shapes(const Options& options, const Device* device) {
   std::string name = options.shape;
@@ -241,8 +260,10 @@ absl::StatusOr<int> Run(const Options& options) {
   }
   OT_ASSIGN_OR_RETURN(const std::vector<OpShapes> shapes, Shapes(options, device));
   OT_ASSIGN_OR_RETURN(const Ceilings ceilings, FindCeilings(options, device));
+  OT_RETURN_IF_ERROR(ChooseAttention(options, shapes, device));
   nlohmann::ordered_json json;
   json["predicted"] = options.predict;
+  json["attention"] = options.attention;
   if (device != nullptr) json["device"] = NameOf(device->kind());
   if (ceilings.hardware) {
     json["hardware"] = options.hardware;
@@ -298,6 +319,9 @@ void AddBenchOps(Program& program, CLI::App* bench) {
                        [options] { return Run(*options); });
   ops->add_option("--only", options->only, "Only ops with this in their name");
   ops->add_option("--device", options->device, "auto, cpu, cuda or emulated")
+      ->capture_default_str();
+  ops->add_option("--attention", options->attention,
+                  "What computes attention: kernels, or on cuda cudnn (train.attention)")
       ->capture_default_str();
   ops->add_option("--shape", options->shape,
                   "Sizes of the ops: small, a recipe's (130m, 300m, 520m, 1_2b), or all of these "

@@ -88,6 +88,15 @@ if nm -C "$build/overtok" 2>/dev/null | grep -q ' cudaMalloc$'; then
   echo "The CUDA runtime is linked statically (NVIDIA's CUDA EULA, attachment A: libcudart_static may be distributed)." \
     >>"$tree/licences/LIBRARIES"
 fi
+# Headers of cuDNN's frontend become code of the program where it was built with them.
+frontend="$(sed -n 's/^CUDNN_FRONTEND_INCLUDE:[A-Z]*=//p' "$build/CMakeCache.txt" 2>/dev/null || true)"
+if nm -C "$build/overtok" 2>/dev/null | grep -q ' cudnn_frontend::'; then
+  mkdir "$tree/licences/nvidia-cudnn-frontend"
+  cp "${frontend%/include}"/nvidia_cudnn_frontend-*.dist-info/licenses/* "$tree/licences/nvidia-cudnn-frontend/" ||
+    { echo "bundle.sh: no licences of cudnn_frontend.h beside $frontend: install nvidia-cudnn-frontend by pip" >&2; exit 1; }
+  echo "cudnn_frontend.h (nvidia-cudnn-frontend) is compiled into the program: licences/nvidia-cudnn-frontend/." \
+    >>"$tree/licences/LIBRARIES"
+fi
 
 mkdir -p "$tree/configs" "$tree/tools" "$tree/docs"
 cp -r configs/. "$tree/configs/"

@@ -83,6 +83,11 @@ attempt() {
   return $status
 }
 
+# A check of cuDNN's attention that failed because this program or the machine has no cuDNN was skipped.
+without_cudnn() {
+  if [[ $result == failed ]] && grep -qE 'was built without cuDNN|cuDNN was not found' "$1"; then result=skipped; fi
+}
+
 facts="none"
 if command -v nvidia-smi >/dev/null; then
   facts="$(nvidia-smi --query-gpu=name,driver_version,memory.total,clocks.max.sm,power.limit --format=csv,noheader | head -n 1)"
@@ -143,6 +148,16 @@ if [[ $sanitize == 0 ]] && wants tests; then
     fi
   done
   unset OMP_NUM_THREADS
+  if [[ "$device" == cuda ]]; then
+    for program in "${tests[@]}"; do
+      name="$(basename "$program")"
+      if [[ "$name" != *attention* ]]; then continue; fi
+      log="test_${name}_cudnn.log"
+      OVERTOK_TEST_DEVICE=cuda OVERTOK_TEST_ATTENTION=cudnn attempt 60 "$log" ${run[@]+"${run[@]}"} "$program"
+      without_cudnn "$log"
+      record test "${name}_cudnn" "$result" "$took" "$(reason "$log")"
+    done
+  fi
   printf 'op tests: %d s\n' "$((SECONDS - at))" | tee -a table.txt
 fi
 
@@ -227,6 +242,19 @@ if [[ $sanitize == 0 ]] && wants ops; then
       rm -f ops.json
     else
       record ops "$shape" "$result" "$took" "$(reason "$log")" "$(tail -n 1 "$log" | cut -c1-100)"
+    fi
+    # Attention once more, by cuDNN: to be read beside the lines above.
+    if [[ "$device" != cuda ]]; then continue; fi
+    log="ops_${shape}_cudnn.log"
+    attempt 60 "$log" "${overtok[@]}" bench ops --device cuda --attention cudnn --only attention --shape "$shape" --hardware "$hardware" --seconds 0.1 --json
+    without_cudnn "$log"
+    if [[ $result == passed ]]; then
+      record ops "${shape}_cudnn" "$result" "$took" "\"bench\": $(grep '^{' "$log" | tail -n 1)"
+      grep '^{' "$log" | tail -n 1 | sed -E 's/"(attention_(for|back)ward)"/"\1 cudnn"/g' >ops.json
+      op_lines ops.json | tee -a table.txt
+      rm -f ops.json
+    else
+      record ops "${shape}_cudnn" "$result" "$took" "$(reason "$log")" "$(tail -n 1 "$log" | cut -c1-100)"
     fi
   done
 fi

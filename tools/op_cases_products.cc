@@ -41,8 +41,10 @@ void AddAttention(const OpShapes& s, DType act, std::vector<OpCase>* cases) {
   const Shape lse = {s.batch, s.heads, s.length};
   const double scale = 1 / std::sqrt(static_cast<double>(s.head_width));
   const auto forward = [=](Operands& o) {
+    const Device* const device = o.memory().device();
     o.memory().NeedScratch(
-        AttentionScratch(s.batch, s.length, s.heads, s.kv_heads, s.head_width, act));
+        AttentionScratch(s.batch, s.length, s.heads, s.kv_heads, s.head_width, act,
+                         device != nullptr ? device->attention() : AttentionKind::kKernels));
     return AttentionForwardArgs{.q = o.Normal(act, q),
                                 .k = o.Normal(act, kv),
                                 .v = o.Normal(act, kv),

@@ -46,7 +46,7 @@ struct EvaluationModel {
 };
 
 absl::Status CheckFits(const Config& config, const Layout& layout, const Device* device) {
-  Memory memory(Memory::Mode::kDry, PlannedDevice(config.train.device));
+  Memory memory(Memory::Mode::kDry, PlannedDevice(config.train.device, config.train.attention));
   const Mesh mesh(layout);
   const EvaluationModel model(config, &mesh, &memory);
   MemoryPlan plan;

@@ -1,5 +1,6 @@
 #include "trainer/open_device.h"
 
+#include <algorithm>
 #include <string>
 #include <utility>
 #include <vector>
@@ -10,6 +11,7 @@
 #include "core/comm/device_place.h"
 #include "core/comm/staged.h"
 #include "core/console.h"
+#include "core/cuda/attention_cudnn.h"
 #include "core/cuda/device.h"
 #include "core/cuda/emulation/device.h"
 #include "core/cuda/nccl.h"
@@ -20,7 +22,10 @@ namespace {
 
 class Planned : public Device {
  public:
-  explicit Planned(DeviceKind kind) : kind_(kind) {}
+  explicit Planned(DeviceKind kind, AttentionKind attention = AttentionKind::kKernels)
+      : kind_(kind) {
+    SetAttention(attention);
+  }
   DeviceKind kind() const override { return kind_; }
   const Kernels& kernels() const override {
     static const Kernels none;
@@ -43,6 +48,16 @@ class Planned : public Device {
   DeviceKind kind_;
 };
 
+// What a rank's blocks ask attention for; evaluation passes have the micro-batch's size.
+PackedSizes AttentionSizes(const Config& config) {
+  const ModelConfig& model = config.model;
+  return {.batch = config.train.micro_batch_sequences,
+          .length = config.data.sequence_length,
+          .heads = model.num_attention_heads / config.parallel.tensor,
+          .kv_heads = std::max<int64_t>(1, model.num_key_value_heads / config.parallel.tensor),
+          .width = model.head_dim};
+}
+
 }  // namespace
 
 absl::StatusOr<Device*> OpenDevice(const Config& config, Communicator& world) {
@@ -59,7 +74,11 @@ absl::StatusOr<Device*> OpenDevice(const Config& config, Communicator& world) {
   OT_ASSIGN_OR_RETURN(std::vector<std::string> gpus, Agree(world, CudaDevices()));
   OT_ASSIGN_OR_RETURN(const int ordinal, DeviceOfRank(world, {HostName(), std::move(gpus)},
                                                       /*shared=*/false));
-  return Agree(world, CudaDevice(ordinal));
+  OT_ASSIGN_OR_RETURN(Device* const device, Agree(world, CudaDevice(ordinal)));
+  if (config.train.attention == AttentionKind::kCudnn) {
+    OT_RETURN_IF_ERROR(Agree(world, StartCudnnAttention(device, {AttentionSizes(config)})));
+  }
+  return device;
 }
 
 absl::StatusOr<std::unique_ptr<Communicator>> OnDevice(Communicator& world, Device* device) {
@@ -74,9 +93,11 @@ absl::StatusOr<std::unique_ptr<Communicator>> OnDevice(Communicator& world, Devi
   return Staged(std::move(own), device);
 }
 
-Device* PlannedDevice(DeviceKind kind) {
+Device* PlannedDevice(DeviceKind kind, AttentionKind attention) {
   static Planned cuda(DeviceKind::kCuda), emulated(DeviceKind::kEmulated);
+  static Planned cudnn(DeviceKind::kCuda, AttentionKind::kCudnn);
   if (kind == DeviceKind::kCpu) return CpuDevice();
+  if (attention == AttentionKind::kCudnn && kind == DeviceKind::kCuda) return &cudnn;
   return kind == DeviceKind::kCuda ? &cuda : &emulated;
 }
 

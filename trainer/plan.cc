@@ -41,7 +41,7 @@ int64_t MemoryPlan::purposes() const {
 }
 
 MemoryPlan PlanMemory(const Config& config, int64_t windows, const Layout& layout) {
-  Memory memory(Memory::Mode::kDry, PlannedDevice(config.train.device));
+  Memory memory(Memory::Mode::kDry, PlannedDevice(config.train.device, config.train.attention));
   const Mesh mesh(layout);
   TrainStep train(config, &mesh, &memory);
   std::unique_ptr<Evaluator> evaluator;

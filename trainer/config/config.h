@@ -53,6 +53,7 @@ struct TrainConfig {
   NewParameters new_parameters = NewParameters::kRefuse;  // those that initial_weights lack
   DeviceKind device = DeviceKind::kCpu;
   DType precision = DType::kF32;           // of compute: kF32 or kBF16; values and state stay f32
+  AttentionKind attention = AttentionKind::kKernels;  // kCudnn: on cuda, in bf16
   Recompute recompute = Recompute::kNone;  // kBlock: keep a block's input, redo its forward pass
 };
 

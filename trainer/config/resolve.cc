@@ -81,6 +81,22 @@ class Checker {
     ResolveMethodAutos(autos, &loaded_, &errors_);
   }
 
+  void CheckAttention() {
+    const TrainConfig& train = config_.train;
+    if (train.attention != AttentionKind::kCudnn) return;
+    if (train.device != DeviceKind::kCuda) {
+      Fail("train.attention", absl::StrCat("cudnn computes on cuda alone, and train.device is ",
+                                           NameOf(train.device), "; expected kernels"));
+    } else if (train.precision != DType::kBF16) {
+      Fail("train.attention", absl::StrCat("cudnn computes in bf16 alone, and train.precision is ",
+                                           NameOf(train.precision), "; expected kernels"));
+    } else if (config_.model.head_dim % 16 != 0) {
+      Fail("train.attention", absl::StrCat("cudnn takes heads of a multiple of 16 values, and "
+                                           "model.head_dim is ",
+                                           config_.model.head_dim, "; expected kernels"));
+    }
+  }
+
   void CheckShapes() {
     const ModelConfig& model = config_.model;
     if (config_.train.device != DeviceKind::kCpu && model.head_dim > 128) {
@@ -88,6 +104,7 @@ class Checker {
                                           NameOf(config_.train.device),
                                           " takes; expected at most 128, or train.device=cpu"));
     }
+    CheckAttention();
     if (model.head_dim % 2 != 0 || model.head_dim < 2) {
       Fail("model.head_dim", absl::StrCat(model.head_dim,
                                           " is not valid; expected an even number, because rotary "

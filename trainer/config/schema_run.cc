@@ -93,6 +93,15 @@ void AddTrainKeys(std::vector<Key>& keys) {
                                 "Of operands and activations. bf16 sums in f32 and keeps values, "
                                 "optimizer state, statistics and losses in f32.")
                      .OrAuto("f32 on the CPU, bf16 on cuda and emulated"));
+  keys.push_back(EnumKey<AttentionKind>(
+      "train.attention", OT_FIELD(train.attention),
+      {{"kernels", static_cast<int>(AttentionKind::kKernels)},
+       {"cudnn", static_cast<int>(AttentionKind::kCudnn)}},
+      "kernels",
+      "What computes attention on cuda. kernels: this program's own; cudnn: NVIDIA's cuDNN, which "
+      "has to be installed (docs/gpu.md), in bf16 with heads of a multiple of 16 values. Which is "
+      "faster depends on device and sizes: `overtok bench ops --only attention` with and without "
+      "--attention cudnn. Their bits differ, hence no automatic choice."));
   keys.push_back(EnumKey<Recompute>("train.recompute", OT_FIELD(train.recompute),
                                     {{"none", static_cast<int>(Recompute::kNone)},
                                      {"block", static_cast<int>(Recompute::kBlock)}},

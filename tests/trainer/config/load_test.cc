@@ -82,6 +82,24 @@ TEST(Load, WrongTypes) {
   OT_EXPECT_ERROR(LoadSmall({"optimizer.newton_schulz.coefficients=[1, 2]"}), "list of 3 numbers");
 }
 
+TEST(Load, AttentionByCudnnNeedsCudaInBf16) {
+  const std::vector<std::string> cudnn = {"train.attention=cudnn", "train.device=cuda",
+                                          "train.precision=bf16", "model.head_dim=64"};
+  const auto loaded = LoadSmall(cudnn);
+  OT_ASSERT_OK(loaded);
+  EXPECT_EQ(loaded->config.train.attention, AttentionKind::kCudnn);
+  const auto with = [&](const char* last) {
+    std::vector<std::string> keys = cudnn;
+    keys.emplace_back(last);
+    return LoadSmall(keys);
+  };
+  for (const char* device : {"train.device=cpu", "train.device=emulated"})
+    OT_EXPECT_ERROR(with(device), "train.attention: cudnn computes on cuda alone");
+  OT_EXPECT_ERROR(with("train.precision=f32"), "train.attention: cudnn computes in bf16 alone");
+  OT_EXPECT_ERROR(with("model.head_dim=40"), "heads of a multiple of 16 values");
+  OT_EXPECT_ERROR(LoadSmall({"train.attention=flash"}), "expected kernels | cudnn");
+}
+
 TEST(Load, CommandLineTakesAnyYamlAndTheLastValueHolds) {
   const auto loaded = LoadSmall({"optimizer.schedule={type: cosine, warmup_steps: 2}",
                                  "optimizer.newton_schulz.coefficients=[2, -1.5, 0.5]",
