@@ -202,7 +202,7 @@ absl::Status ChooseAttention(const Options& options, const std::vector<OpShapes>
   for (const OpShapes& s : shapes) {
     sizes.push_back({s.batch, s.length, s.heads, s.kv_heads, s.head_width});
   }
-  return StartCudnnAttention(device, sizes);
+  return StartCudnnAttention(device, sizes).status();
 }
 
 // The shapes to go through: on a GPU those of a model in the middle.

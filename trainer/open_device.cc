@@ -76,7 +76,9 @@ absl::StatusOr<Device*> OpenDevice(const Config& config, Communicator& world) {
                                                       /*shared=*/false));
   OT_ASSIGN_OR_RETURN(Device* const device, Agree(world, CudaDevice(ordinal)));
   if (config.train.attention == AttentionKind::kCudnn) {
-    OT_RETURN_IF_ERROR(Agree(world, StartCudnnAttention(device, {AttentionSizes(config)})));
+    OT_ASSIGN_OR_RETURN(const std::string name,
+                        Agree(world, StartCudnnAttention(device, {AttentionSizes(config)})));
+    LogInfo(absl::StrCat("attention by ", name));
   }
   return device;
 }

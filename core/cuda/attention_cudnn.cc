@@ -21,7 +21,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "core/check.h"
-#include "core/console.h"
 #include "core/cuda/cudnn_library.h"
 #include "core/cuda/packed_attention.h"
 #include "core/status.h"
@@ -260,7 +259,6 @@ class CudnnAttention {
       return absl::UnavailableError(
           absl::StrCat("cuDNN ", CudnnName(), " could not be started: ", CudnnReason(status)));
     }
-    LogInfo(absl::StrCat("attention by cuDNN ", CudnnName()));
     return absl::OkStatus();
   }
 
@@ -338,7 +336,8 @@ void BackwardByCudnn(const Context& context, const AttentionBackwardArgs& args) 
 }  // namespace
 }  // namespace cuda
 
-absl::Status StartCudnnAttention(Device* device, const std::vector<PackedSizes>& sizes) {
+absl::StatusOr<std::string> StartCudnnAttention(Device* device,
+                                                const std::vector<PackedSizes>& sizes) {
   if (device->kind() != DeviceKind::kCuda) {
     return absl::InvalidArgumentError(
         absl::StrCat("attention by cuDNN needs a device of kind cuda, "
@@ -348,7 +347,7 @@ absl::Status StartCudnnAttention(Device* device, const std::vector<PackedSizes>&
   OT_RETURN_IF_ERROR(cuda::CudnnAttention::Instance().Start(sizes));
   cuda::ReplaceAttention(cuda::ForwardByCudnn, cuda::BackwardByCudnn);
   device->SetAttention(AttentionKind::kCudnn);
-  return absl::OkStatus();
+  return absl::StrCat("cuDNN ", cuda::CudnnName());
 }
 
 }  // namespace overtok

@@ -7,9 +7,10 @@
 // and the gradients of queries are added up in a fixed order.
 #pragma once
 
+#include <string>
 #include <vector>
 
-#include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "core/cuda/packed_layout.h"
 #include "core/device.h"
 
@@ -19,8 +20,9 @@ namespace overtok {
 // attention go through it from now on: in bf16, as TakesPacked (core/cuda/packed_attention.h) says;
 // other calls stay the kernels'. Before memory is planned (AttentionScratch), once for a device.
 // Plans for further sizes are made by their first call, which must not be recorded into a graph.
-// Errors: name what is missing (cuDNN in this build, the library, version 9.25, compute capability
-// 9.0), or what cuDNN says of the sizes.
-absl::Status StartCudnnAttention(Device* device, const std::vector<PackedSizes>& sizes);
+// Returns the library's version and file, for people. Errors: name what is missing (cuDNN in this
+// build, the library, version 9.25, compute capability 9.0), or what cuDNN says of the sizes.
+absl::StatusOr<std::string> StartCudnnAttention(Device* device,
+                                                const std::vector<PackedSizes>& sizes);
 
 }  // namespace overtok

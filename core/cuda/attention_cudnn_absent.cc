@@ -3,7 +3,8 @@
 
 namespace overtok {
 
-absl::Status StartCudnnAttention(Device* /*device*/, const std::vector<PackedSizes>& /*sizes*/) {
+absl::StatusOr<std::string> StartCudnnAttention(Device* /*device*/,
+                                                const std::vector<PackedSizes>& /*sizes*/) {
   return absl::UnavailableError(
       "this program was built without cuDNN: build it where the CUDA toolkit, cudnn_frontend.h "
       "(1.32 or later, nvidia-cudnn-frontend from PyPI) and cudnn.h (9.25 or later, "

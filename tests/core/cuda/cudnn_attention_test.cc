@@ -16,7 +16,7 @@ using ::testing::HasSubstr;
 
 TEST(CudnnAttention, NamesWhatIsMissing) {
   if (CudaIsThere()) GTEST_SKIP() << "a device is there";
-  const absl::Status status = StartCudnnAttention(CpuDevice(), {});
+  const absl::Status status = StartCudnnAttention(CpuDevice(), {}).status();
   ASSERT_FALSE(status.ok());
   EXPECT_THAT(std::string(status.message()), AnyOf(HasSubstr("was built without cuDNN"),
                                                    HasSubstr("needs a device of kind cuda")));

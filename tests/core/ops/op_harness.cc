@@ -359,7 +359,7 @@ Device* TestedDevice() {
       OT_CHECK(cuda.ok()) << cuda.status();
       const char* attention = std::getenv("OVERTOK_TEST_ATTENTION");
       if (attention != nullptr && absl::string_view(attention) == "cudnn") {
-        const absl::Status started = StartCudnnAttention(*cuda, {});
+        const absl::Status started = StartCudnnAttention(*cuda, {}).status();
         OT_CHECK(started.ok()) << started;
       }
       return *cuda;
