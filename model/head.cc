@@ -308,22 +308,6 @@ void Head::RunAll(const Context& context, const Tensor& sums, LinearCrossEntropy
   workspace_.cross_entropy->Run(context, *args, sums, most_rows_);
 }
 
-std::vector<LossSums> Head::Losses(const Context& context) const {
-  std::vector<LossSums> of_runs;
-  if (scored_ == 0) return of_runs;
-  const std::vector<LossSums> parts = ReadLossSums(context, sums_.Rows(0, scored_));
-  size_t next = 0;
-  for (const int64_t count : parts_) {
-    LossSums& sums = of_runs.emplace_back();
-    for (int64_t i = 0; i < count; ++i, ++next) {
-      sums.loss += parts[next].loss;
-      sums.lse_squared += parts[next].lse_squared;
-      sums.weight += parts[next].weight;
-    }
-  }
-  return of_runs;
-}
-
 void Head::Run(const Context& context, const StepIds::HeadIds& ids, int64_t first,
                const Tensor& hidden, const Tensor& d_hidden) {
   const int64_t tokens = workspace_.tokens->tokens();

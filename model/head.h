@@ -88,8 +88,11 @@ class Head {
   // the step's last micro-batch gradients of a table's rows set out.
   void Run(const Context& context, const StepIds::HeadIds& ids, int64_t first, const Tensor& hidden,
            const Tensor& d_hidden);
-  // The sums of every Run since BeginStep, each over its T positions; waits for the device.
-  std::vector<LossSums> Losses(const Context& context) const;
+  // What every Run since BeginStep left, one part behind the other: [parts, 3] f64 on the device,
+  // LossSums in its order; and how many parts each Run had.
+  Tensor sums() const { return sums_.Rows(0, scored_); }
+  const std::vector<int64_t>& parts() const { return parts_; }
+  int64_t most_parts() const { return sums_.dim(0); }
   // Collective, after the last micro-batch: waits for other ranks' gradients of a table's rows and
   // sums them.
   void ReturnGradients(const Context& context);

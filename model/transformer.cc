@@ -279,13 +279,6 @@ void Transformer::RunHeads(const Context& context, int64_t first) {
   }
 }
 
-std::vector<std::vector<LossSums>> Transformer::Losses(const Context& context) const {
-  std::vector<std::vector<LossSums>> losses;
-  losses.reserve(heads_.size());
-  for (const auto& head : heads_) losses.push_back(head->Losses(context));
-  return losses;
-}
-
 void Transformer::Backward(const Context& context, int64_t first) {
   const GradientSum::Leaf leaf = gradients_->Begin(*final_norm_);
   RmsNormBackward(context, {.dy = d_hidden_,

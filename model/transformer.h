@@ -77,8 +77,6 @@ class Transformer {
   // Forward, heads and backward of this rank's micro-batch `index` (0, 1, ...); gradients add up by
   // core/gradient_sum.h. Does not wait for the device.
   void ForwardBackward(const Context& context, int64_t index);
-  // Sums of each head, in the order of heads(), over each micro-batch so far; waits for the device.
-  std::vector<std::vector<LossSums>> Losses(const Context& context) const;
   // Collective, after the last micro-batch: gradients of rows of tables to their owners.
   void ReturnGradients(const Context& context);
   // Dense parameters in the order in which the last micro-batch completes their gradients.

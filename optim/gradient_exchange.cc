@@ -144,7 +144,7 @@ StepTraffic TrafficOfStep(const std::vector<Piece>& pieces, const Layout& layout
       traffic.weights += StagedBytes(part, layout, rank);
     }
   }
-  const int64_t sums = kOptimizerGroups + kBlockSums * heads;
+  const int64_t sums = kOptimizerGroups + 1 + kBlockSums * heads;  // 1: of the losses
   traffic.control = (layout.world() - 1) * sums * ExactSum::kWords * SizeOf(DType::kI64);
   return traffic;
 }

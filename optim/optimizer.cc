@@ -6,15 +6,17 @@
 
 #include "absl/strings/str_cat.h"
 #include "core/check.h"
+#include "core/exact_sum.h"
 #include "core/io/hash.h"
+#include "core/ops/exact_sum.h"
 #include "core/ops/optimizer.h"
 #include "core/ops/table.h"
 
 namespace overtok {
 namespace {
 
-// Sums of rows of tables that are left at once, at most: they are added up by one thread.
-constexpr int64_t kSumsAtOnce = 8192;
+// Sums of a table's rows that are left at once, at most (8 MiB).
+constexpr int64_t kSumsAtOnce = int64_t{1} << 20;
 
 AdamConstants Constants(double beta1, double beta2, double eps, int64_t step) {
   const auto t = static_cast<double>(step + 1);
@@ -38,8 +40,10 @@ Optimizer::Optimizer(const OptimizerConfig& config, int64_t steps, uint64_t seed
       << "the parameters are laid out for another mesh";
   const std::vector<Piece> pieces = AssignPieces(*parameters, layout);
   owned_ = TakeOwnedPieces(pieces, layout.world_rank(), memory);
-  device_norms_squared_ =
-      memory->Take(Purpose::kOptimizer, "norms", DType::kF64, {kOptimizerGroups});
+  norms_ = memory->Take(Purpose::kOptimizer, "norms", DType::kF64, {kNorms});
+  norm_words_ = memory->Take(Purpose::kOptimizer, "norms.words", DType::kI64,
+                             {layout.world(), kNorms, ExactSum::kWords});
+  halted_ = memory->Take(Purpose::kOptimizer, "halted", DType::kU32, {1});
   for (Parameter& parameter : parameters->all()) {
     if (!parameter.is_table()) continue;
     // Apart from the key of the initial values, which hashes the bare name.
@@ -75,21 +79,20 @@ void Optimizer::TakeMoments(Memory* memory) {
     }
     heads += group == OptimizerGroup::kAdamH ? 1 : 0;
   }
-  head_sums_.resize(heads * kBlockSums);
-  words_.resize(std::max<size_t>(head_sums_.size(), kOptimizerGroups) * ExactSum::kWords);
-  head_totals_.resize(head_sums_.size());
   if (heads > 0) {
-    device_head_totals_ = memory->Take(Purpose::kOptimizer, "adamh.totals", DType::kF64,
-                                       {static_cast<int64_t>(head_sums_.size())});
+    const auto sums = static_cast<int64_t>(heads) * kBlockSums;
+    head_totals_ = memory->Take(Purpose::kOptimizer, "adamh.totals", DType::kF64, {sums});
+    head_words_ = memory->Take(Purpose::kOptimizer, "adamh.words", DType::kI64,
+                               {mesh_->layout().world(), sums, ExactSum::kWords});
   }
-  // Room for what all dense pieces leave, so that the host waits once for all of them.
-  int64_t norms = 0, moves = 0;
-  for (const OwnedPiece& piece : owned_) norms += ElementBlocks(piece.region.count);
-  for (const Moments& head : adamh_) moves += kBlockSums * ElementBlocks(head.piece.region.count);
-  if (!tables_.empty()) norms += kSumsAtOnce;
-  const int64_t sums = std::max({int64_t{1}, norms, moves});
-  block_sums_ = memory->Take(Purpose::kOptimizer, "block_sums", DType::kF64, {sums});
-  read_sums_.resize(memory->dry() ? 0 : static_cast<size_t>(sums));
+  int64_t blocks = 1;
+  for (const OwnedPiece& piece : owned_)
+    blocks = std::max(blocks, ElementBlocks(piece.region.count));
+  for (const Moments& head : adamh_)
+    blocks = std::max(blocks, kBlockSums * ElementBlocks(head.piece.region.count));
+  for (const Table& table : tables_)
+    blocks = std::max(blocks, std::min(kSumsAtOnce, table.parameter->owned.rows.elements()));
+  block_sums_ = memory->Take(Purpose::kOptimizer, "block_sums", DType::kF64, {blocks});
 }
 
 void Optimizer::TakeMatrices(Memory* memory) {
@@ -142,12 +145,13 @@ void Optimizer::BeginStep(int64_t step) {
 
 void Optimizer::CatchUp(const Context& context) {
   if (tables_.empty()) return;
+  parameters_->BringRows(context);
   const TableReplay replay = OnDevice(context, *replay_);
   for (const Table& table : tables_) {
-    TableReplayRows(context, {.state = table.parameter->table,
+    TableReplayRows(context, {.state = table.parameter->step_table(context),
                               .rule = schedule_->rule(),
                               .replay = replay,
-                              .rows = context.OnDevice(table.parameter->owned.used()),
+                              .rows = table.parameter->step_rows(context),
                               .random_key = table.random_key});
   }
 }
@@ -158,75 +162,78 @@ void Optimizer::GradientReady(const Context& context, Parameter& parameter) {
 
 void Optimizer::FinishGradients(const Context& context) { gradients_->Finish(context); }
 
-void Optimizer::AddSquares(const Context& context, const Tensor& x, int64_t block, ExactSum* sum) {
-  const int64_t n = x.elements();
-  for (int64_t i = 0; i < n;) {
-    if (filled_ == block_sums_.elements()) ReadSums(context);
-    const int64_t room = block_sums_.elements() - filled_;
-    const int64_t count = std::min(room * block, n - i), blocks = (count + block - 1) / block;
-    SumSquares(context, {Elements(x, i, count), block_sums_.Rows(filled_, blocks), block});
-    pending_.push_back({sum, filled_, blocks, 1});
-    filled_ += blocks;
-    i += count;
+Tensor Optimizer::Begin(const Context& context, const Tensor& sums) const {
+  const Tensor mine =
+      sums.Rows(mesh_->layout().world_rank(), 1).Reshape({sums.dim(1), sums.dim(2)});
+  AddExact(context, {.values = Tensor(), .words = mine});
+  return mine;
+}
+
+void Optimizer::Join(const Context& context, const Tensor& sums, const Tensor& out) {
+  mesh_->world().AllGather(sums.Rows(mesh_->layout().world_rank(), 1), sums, Traffic::kControl);
+  RoundExact(context, {.words = sums, .out = out});
+}
+
+void Optimizer::AddSquares(const Context& context, const Tensor& x, int64_t block,
+                           OptimizerGroup group) {
+  const Tensor words = norm_words_.Rows(mesh_->layout().world_rank(), 1)
+                           .Reshape({kNorms, ExactSum::kWords})
+                           .Rows(static_cast<int64_t>(group), 1);
+  const int64_t n = x.elements(), at_once = block_sums_.elements() * block;
+  for (int64_t i = 0; i < n; i += at_once) {
+    const int64_t count = std::min(at_once, n - i);
+    const Tensor sums = block_sums_.Rows(0, (count + block - 1) / block);
+    SumSquares(context, {Elements(x, i, count), sums, block});
+    AddExact(context, {.values = sums, .words = words, .accumulate = true});
   }
 }
 
-void Optimizer::ReadSums(const Context& context) {
-  if (filled_ == 0) return;
-  context.Read(block_sums_.Rows(0, filled_), read_sums_.data());
-  for (const Pending& pending : pending_) {
-    for (int64_t i = 0; i < pending.count; ++i)
-      pending.to[i % pending.stride].Add(read_sums_[static_cast<size_t>(pending.begin + i)]);
-  }
-  pending_.clear();
-  filled_ = 0;
-}
-
-void Optimizer::Join(std::span<ExactSum> sums) {
-  if (sums.empty()) return;
-  constexpr size_t kWords = ExactSum::kWords;
-  for (size_t i = 0; i < sums.size(); ++i)
-    std::copy_n(sums[i].words().data(), kWords, words_.data() + i * kWords);
-  mesh_->world().AllReduceSum(std::span<int64_t>(words_.data(), sums.size() * kWords),
-                              Traffic::kControl);
-  for (size_t i = 0; i < sums.size(); ++i)
-    std::copy_n(words_.data() + i * kWords, kWords, sums[i].words().data());
-}
-
-void Optimizer::ComputeNorms(const Context& context, int64_t step) {
-  for (ExactSum& sum : squares_) sum.Clear();
-  for (const OwnedPiece& piece : owned_) {
-    AddSquares(context, piece.gradient, kBlockElements,
-               &squares_[static_cast<size_t>(piece.piece.parameter->spec.group)]);
-  }
+void Optimizer::ComputeNorms(const Context& context, int64_t step, std::span<const Tensor> losses) {
+  const Tensor mine = Begin(context, norm_words_);
+  for (const OwnedPiece& piece : owned_)
+    AddSquares(context, piece.gradient, kBlockElements, piece.piece.parameter->spec.group);
   // A sum for each row: which rows lie together depends on the number of ranks.
   for (const Table& table : tables_) {
     if (Frozen(*table.parameter, step)) continue;
     AddSquares(context, table.parameter->owned.used_gradient(), table.parameter->spec.shape[1],
-               &squares_[static_cast<size_t>(table.parameter->spec.group)]);
+               table.parameter->spec.group);
   }
-  ReadSums(context);
-  Join(squares_);
-  for (size_t g = 0; g < squares_.size(); ++g) norms_squared_[g] = squares_[g].Round();
-  context.Write(norms_squared_.data(), device_norms_squared_);
+  for (const Tensor& values : losses) {
+    AddExact(context, {.values = values.Reshape({values.elements()}),
+                       .words = mine.Rows(kOptimizerGroups, 1),
+                       .accumulate = true});
+  }
+  Join(context, norm_words_, norms_);
+  HaltUnlessFinite(context, {.x = norms_, .halted = halted_});
 }
 
-double Optimizer::norm(OptimizerGroup group) const {
-  return std::sqrt(norms_squared_[static_cast<size_t>(group)]);
+void Optimizer::Resume(const Context& context) {
+  const uint32_t no = 0;
+  context.Write(&no, halted_);
 }
 
-double Optimizer::total_norm() const {
+GradientNorms NormsOf(std::span<const double> norms) {
+  OT_CHECK_EQ(norms.size(), static_cast<size_t>(Optimizer::kNorms));
+  GradientNorms out;
   double sum = 0;
-  for (const double norm : norms_squared_) sum += norm;
-  return std::sqrt(sum);
+  for (size_t g = 0; g < out.of_group.size(); ++g) {
+    out.of_group[g] = std::sqrt(norms[g]);
+    sum += norms[g];
+  }
+  out.total = std::sqrt(sum);
+  return out;
 }
 
 void Optimizer::MoveHeads(const Context& context, const Clip& clip, const AdamConstants& constants,
                           double rate) {
-  for (ExactSum& sum : head_sums_) sum.Clear();
+  if (!head_words_.defined()) return;
+  const auto place = [](const Moments& head) {
+    return static_cast<int64_t>(head.head) * kBlockSums;
+  };
+  const Tensor mine = Begin(context, head_words_);
   for (const Moments& head : adamh_) {
     const int64_t blocks = ElementBlocks(head.piece.region.count);
-    const Tensor sums = block_sums_.Rows(filled_, blocks * kBlockSums);
+    const Tensor sums = block_sums_.Rows(0, blocks * kBlockSums);
     AdamHMoments(context, {.w = head.piece.value,
                            .gradient = head.piece.gradient,
                            .m = head.m,
@@ -234,21 +241,18 @@ void Optimizer::MoveHeads(const Context& context, const Clip& clip, const AdamCo
                            .sums = sums.Reshape({blocks, kBlockSums}),
                            .clip = clip,
                            .constants = constants});
-    pending_.push_back({&head_sums_[head.head * kBlockSums], filled_, sums.elements(), kBlockSums});
-    filled_ += sums.elements();
+    AddExact(context,
+             {.values = sums, .words = mine.Rows(place(head), kBlockSums), .accumulate = true});
   }
-  ReadSums(context);
-  Join(head_sums_);
-  for (size_t i = 0; i < head_sums_.size(); ++i) head_totals_[i] = head_sums_[i].Round();
-  context.Write(head_totals_.data(), device_head_totals_);
+  Join(context, head_words_, head_totals_);
   for (const Moments& head : adamh_) {
     AdamHMove(context, {.w = head.piece.value,
                         .m = head.m,
                         .v = head.v,
-                        .totals = device_head_totals_.Rows(
-                            static_cast<int64_t>(head.head) * kBlockSums, kBlockSums),
+                        .totals = head_totals_.Rows(place(head), kBlockSums),
                         .constants = constants,
-                        .rate = rate});
+                        .rate = rate,
+                        .halted = clip.halted});
   }
 }
 
@@ -256,9 +260,9 @@ void Optimizer::UpdateTables(const Context& context, const Clip& clip, int64_t s
   for (const Table& table : tables_) {
     if (Frozen(*table.parameter, step)) continue;
     const TableRule rule = schedule_->rule();
-    TableUpdate(context, {.state = table.parameter->table,
+    TableUpdate(context, {.state = table.parameter->step_table(context),
                           .rule = rule,
-                          .rows = context.OnDevice(table.parameter->owned.used()),
+                          .rows = table.parameter->step_rows(context),
                           .gradient = table.parameter->owned.used_gradient(),
                           .clip = clip,
                           .constants = Constants(rule.beta1, rule.beta2, rule.eps, step),
@@ -270,7 +274,7 @@ void Optimizer::UpdateTables(const Context& context, const Clip& clip, int64_t s
 
 void Optimizer::Step(const Context& context, int64_t step, double lr_scale) {
   const auto clip = [&](OptimizerGroup group) {
-    return Clip{device_norms_squared_.Rows(static_cast<int64_t>(group), 1), config_.max_grad_norm};
+    return Clip{norms_.Rows(static_cast<int64_t>(group), 1), config_.max_grad_norm, halted_};
   };
   const AdamConstants constants = Constants(config_.beta1, config_.beta2, config_.eps, step);
   const double adam_rate = config_.adam_lr * lr_scale;

@@ -4,6 +4,10 @@
 // (optim/ownership.h) and holds state for those alone: gradients travel to owners while the
 // backward pass runs, updated values come back. Its state is named and enumerable, so that
 // checkpoints need to know nothing about it.
+//
+// Nothing here waits for a device: norms, and the sums of AdamH's heads, are made and used there.
+// A step whose loss or norm is not finite is halted on the device (Clip::halted): no value and no
+// state changes from then on, until Resume().
 #pragma once
 
 #include <array>
@@ -14,7 +18,6 @@
 
 #include "core/comm/mesh.h"
 #include "core/context.h"
-#include "core/exact_sum.h"
 #include "core/gradient_sum.h"
 #include "core/memory.h"
 #include "core/parameter.h"
@@ -52,11 +55,15 @@ class Optimizer {
 
   // Norms of the gradients by group over all ranks, before clipping, the same bits on every rank
   // and under every number of data ranks; collective, once per step, after FinishGradients and
-  // before Step. All of them finite is the guard that a step may be taken. Tables count with their
-  // touched rows, frozen ones not at all.
-  void ComputeNorms(const Context& context, int64_t step);
-  double norm(OptimizerGroup group) const;  // L2; 0 for a group without parameters
-  double total_norm() const;                // over all groups
+  // before Step. Tables count with their touched rows, frozen ones not at all. `losses`: f64 of
+  // this rank; where the norms and all ranks' losses are not all finite, updates are halted.
+  void ComputeNorms(const Context& context, int64_t step, std::span<const Tensor> losses);
+  // What ComputeNorms leaves: [kNorms] f64 on the device, to be read for NormsOf, and [1] u32,
+  // which is not 0 where updates are halted.
+  static constexpr int kNorms = kOptimizerGroups + 1;
+  const Tensor& norms() const { return norms_; }
+  const Tensor& halted() const { return halted_; }
+  void Resume(const Context& context);
 
   // The update of training step `step` (from 0) with the schedule's multiplier at that step.
   // Gradients are left as they are. Touched rows of tables must have been caught up to `step`; at a
@@ -99,15 +106,15 @@ class Optimizer {
   void TakeMatrices(Memory* memory);
   void PlanWeightRounds(const std::vector<Piece>& pieces, Memory* memory);
   bool Frozen(const Parameter& table, int64_t step) const;
-  // Sums of squares of x by blocks, to be added to *sum when the sums are read.
-  void AddSquares(const Context& context, const Tensor& x, int64_t block, ExactSum* sum);
-  // Reads what passes have left in block_sums_ and adds it up.
-  void ReadSums(const Context& context);
+  // Sums of squares of x by blocks, added to the sum of a group.
+  void AddSquares(const Context& context, const Tensor& x, int64_t block, OptimizerGroup group);
   void MoveHeads(const Context& context, const Clip& clip, const AdamConstants& constants,
                  double rate);
   void UpdateTables(const Context& context, const Clip& clip, int64_t step, double rate);
-  // Sums over ranks, the same on all.
-  void Join(std::span<ExactSum> sums);
+  // This rank's sums among those of all ranks, [sums, words], and cleared.
+  Tensor Begin(const Context& context, const Tensor& sums) const;
+  // Sums over ranks, the same on all, rounded.
+  void Join(const Context& context, const Tensor& sums, const Tensor& out);
 
   OptimizerConfig config_;
   ParameterSet* parameters_;
@@ -121,24 +128,22 @@ class Optimizer {
   std::vector<Table> tables_;
   std::vector<ShardedTensor> state_;
 
-  // Sums that one pass has left in block_sums_, [begin, begin + count): every `stride`-th of them
-  // belongs to the same of the sums from `to` on.
-  struct Pending {
-    ExactSum* to;
-    int64_t begin, count, stride;
-  };
   const TableReplay* replay_ = nullptr;  // of this step
-  std::array<ExactSum, kOptimizerGroups> squares_;
-  std::array<double, kOptimizerGroups> norms_squared_{};
-  Tensor device_norms_squared_;    // [groups] f64, the same
-  Tensor block_sums_;              // f64, what passes leave by blocks
-  std::vector<double> read_sums_;  // the same on the host
-  std::vector<Pending> pending_;
-  int64_t filled_ = 0;               // of block_sums_
-  std::vector<ExactSum> head_sums_;  // kBlockSums of each head
-  std::vector<double> head_totals_;  // the same, rounded
-  Tensor device_head_totals_;
-  std::vector<int64_t> words_;  // of sums that travel
+  Tensor block_sums_;  // [most blocks of a pass] f64, what a pass leaves by blocks
+  // Exact sums of all ranks, [ranks, sums, ExactSum::kWords] i64: squares by group and behind them
+  // the losses; kBlockSums of each head.
+  Tensor norm_words_, head_words_;
+  Tensor norms_;        // [kNorms] f64: squares, and the sum of the losses
+  Tensor head_totals_;  // [heads kBlockSums] f64
+  Tensor halted_;       // [1] u32
 };
+
+// Norms as a step reports them.
+struct GradientNorms {
+  std::array<double, kOptimizerGroups> of_group{};  // L2; 0 for a group without parameters
+  double total = 0;                                 // over all groups
+};
+// Of Optimizer::norms() in host memory, kNorms of them.
+GradientNorms NormsOf(std::span<const double> norms);
 
 }  // namespace overtok

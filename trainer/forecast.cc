@@ -104,6 +104,7 @@ std::string StepForecast::ToJson() const {
                                   {"share_of_steps", stage.share},
                                   {"step_ms", stage.seconds() * 1e3},
                                   {"tokens_per_second", tokens / stage.seconds()},
+                                  {"naming_ms_here", stage.naming_seconds * 1e3},
                                   {"host_ms_here", stage.host_seconds * 1e3}};
     for (int p = 0; p < kStepParts; ++p) {
       const auto part = static_cast<StepPart>(p);
@@ -149,6 +150,7 @@ absl::StatusOr<StepForecast> ForecastSteps(Config config, IdDistribution ids, ui
     ResetProfile();
     double start = Now();
     OT_ASSIGN_OR_RETURN(const StepResult result, train.Gradients(batch, step));
+    stage.naming_seconds = result.naming_seconds;
     stage.host_seconds = Now() - start;
     // All of them where a block has more different targets than candidates.
     std::vector<int64_t> classes = {span.candidates, config.model.vocab_size};

@@ -44,9 +44,10 @@ struct ForecastStage {
   StageSpan span;
   double share = 1;             // of the run's steps
   std::vector<ForecastOp> ops;  // longest first
-  // What the host took here, on this machine and not the described one, to prepare the step and ask
-  // for its ops; launches apart. Before the first op it names candidates and rows of tables.
-  double host_seconds = 0;
+  // What the host took here, on this machine and not the described one, to name what the step works
+  // on (ids, candidates, rows of tables), and with asking for its ops; launches apart. It does both
+  // while the device is at the step before, which has to last longer.
+  double naming_seconds = 0, host_seconds = 0;
   double seconds() const;
   double seconds(StepPart part) const;
 };

@@ -17,6 +17,12 @@ double Now() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
+// Stamps of an open step.
+enum Stamp : int { kBegin, kGradients, kEnd, kStamps };
+static_assert(kStamps * TrainStep::kMostOpen <= Device::kStamps);
+
+constexpr int kLossSums = 3;  // figures of a LossSums
+
 bool TablesFrozen(const Config& config, int64_t step) {
   const int64_t freeze = config.optimizer.tables.freeze_step;
   return freeze > 0 && step >= freeze;
@@ -71,48 +77,6 @@ void TrainStep::ReinitializeTables(int64_t pass, int64_t step) {
   }
 }
 
-void TrainStep::RunMicroBatches(StepResult* result) {
-  const size_t heads = model_->heads().size(), width = heads + 1;
-  const auto all =
-      static_cast<size_t>(config_.train.batch_sequences / config_.train.micro_batch_sequences);
-  sums_.assign(all * width, 0.0);
-  for (int64_t i = 0; i < model_->micro_batches(); ++i) {
-    model_->ForwardBackward(context_, i);
-    result->forward_seconds += model_->forward_seconds();
-    result->backward_seconds += model_->backward_seconds();
-  }
-  const double start = Now();
-  model_->ReturnGradients(context_);
-  optimizer_->FinishGradients(context_);
-  const std::vector<std::vector<LossSums>> losses = model_->Losses(context_);
-  for (int64_t i = 0; i < model_->micro_batches(); ++i) {
-    double* sums = &sums_[static_cast<size_t>(model_->first_micro_batch() + i) * width];
-    const auto at = static_cast<size_t>(i);
-    for (size_t h = 0; h < heads; ++h) sums[h] = losses[h][at].loss;
-    sums[heads] = losses[0][at].lse_squared;
-  }
-  mesh_->data().AllReduceSum(std::span<double>(sums_), Traffic::kControl);
-  result->backward_seconds += Now() - start;
-
-  const std::vector<double>& weights = model_->weight_sums();
-  std::vector<double> totals(width);
-  for (size_t i = 0; i < sums_.size(); ++i) totals[i % width] += sums_[i];
-  for (size_t h = 0; h < heads; ++h) {
-    const Head& head = *model_->heads()[h];
-    HeadResult& part = result->heads.emplace_back();
-    part.kind = head.kind();
-    part.loss = weights[h] > 0 ? totals[h] / weights[h] : 0.0;
-    part.weight_sum = weights[h];
-    part.sampled = head.candidates() != nullptr;
-    if (part.sampled) part.candidates = model_->candidate_facts(head);
-    result->loss += head.loss_weight() * part.loss;
-  }
-  result->weight_sum = weights[0];
-  result->loss_main = result->heads[0].loss;
-  result->z_loss = weights[0] > 0 ? config_.loss.z_loss * totals[heads] / weights[0] : 0.0;
-  result->loss += result->z_loss;
-}
-
 std::vector<TableFacts> TrainStep::CountTables() {
   std::vector<TableFacts> tables;
   std::vector<int64_t> counts;
@@ -126,12 +90,41 @@ std::vector<TableFacts> TrainStep::CountTables() {
   return tables;
 }
 
-absl::StatusOr<StepResult> TrainStep::Gradients(const Batch& batch, int64_t step) {
+bool TrainStep::Together(int64_t i) const {
+  const Layout& layout = mesh_->layout();
+  return config_.train.cuda_graphs && layout.tensor == 1 &&
+         (layout.world() == 1 || i + 1 < model_->micro_batches());
+}
+
+void TrainStep::RunMicroBatches(StepResult* result) {
+  for (int64_t i = 0; i < model_->micro_batches(); ++i) {
+    const auto run = [&] { model_->ForwardBackward(context_, i); };
+    if (Together(i)) {
+      context_.device().RunTogether(i, run);
+    } else {
+      run();
+    }
+    if (works_behind()) continue;
+    result->forward_seconds += model_->forward_seconds();
+    result->backward_seconds += model_->backward_seconds();
+  }
+  model_->ReturnGradients(context_);
+  optimizer_->FinishGradients(context_);
+}
+
+absl::Status TrainStep::Ask(const Batch& batch, int64_t step, bool update) {
   OT_CHECK_EQ(batch.sequences, config_.train.batch_sequences);
   OT_CHECK_EQ(batch.length, config_.data.sequence_length);
-  StepResult result;
+  OT_CHECK_LT(open_, kMostOpen);
+  const int place = (oldest_ + open_) % kMostOpen;
+  OpenStep& open = steps_[static_cast<size_t>(place)];
+  open.first_stamp = kStamps * place;
+  open.update = update;
+  open.result = StepResult();
+  StepResult& result = open.result;
   result.step = step;
-  double start = Now();
+
+  const double start = Now();
   if (batch.begins_pass && config_.model.ngram_embedding.has_value() &&
       config_.model.ngram_embedding->each_pass == NgramEmbeddingConfig::EachPass::kReinitialize) {
     ReinitializeTables(batch.pass, step);
@@ -139,46 +132,155 @@ absl::StatusOr<StepResult> TrainStep::Gradients(const Batch& batch, int64_t step
   parameters_.StartStep();
   OT_RETURN_IF_ERROR(model_->BeginStep(ViewOf(batch, step)));
   optimizer_->BeginStep(step);
+  result.tables = CountTables();
+  result.stage_candidates = CandidatesOfStep(config_, step);
+  result.tables_frozen = TablesFrozen(config_, step);
+  result.lr_scale = LrScale(config_.optimizer.schedule, config_.train.steps, step);
+  result.lr = config_.optimizer.lr * result.lr_scale;
+  result.adam_lr = config_.optimizer.adam_lr * result.lr_scale;
+  for (size_t h = 0; h < model_->heads().size(); ++h) {
+    const Head& head = *model_->heads()[h];
+    HeadResult& part = result.heads.emplace_back();
+    part.kind = head.kind();
+    part.weight_sum = model_->weight_sums()[h];
+    part.sampled = head.candidates() != nullptr;
+    if (part.sampled) part.candidates = model_->candidate_facts(head);
+  }
+  result.weight_sum = model_->weight_sums()[0];
+  result.naming_seconds = Now() - start;
+
+  Device& device = context_.device();
+  device.Stamp(open.first_stamp + kBegin);
   context_.SendInputs(InputGroup::kSchedule);
   context_.SendInputs(InputGroup::kStep);
   parameters_.RefreshComputeCopies(context_, ParameterSet::Copies::kNeeded);
   optimizer_->CatchUp(context_);
   model_->FetchRows(context_);
-  result.forward_seconds += Now() - start;
   RunMicroBatches(&result);
-  result.tables = CountTables();
-  result.stage_candidates = CandidatesOfStep(config_, step);
-  result.tables_frozen = TablesFrozen(config_, step);
-
-  start = Now();
-  optimizer_->ComputeNorms(context_, step);
-  for (int g = 0; g < kOptimizerGroups; ++g) {
-    result.norms[static_cast<size_t>(g)] = optimizer_->norm(static_cast<OptimizerGroup>(g));
+  device.Stamp(open.first_stamp + kGradients);
+  losses_.clear();
+  for (const auto& head : model_->heads()) losses_.push_back(head->sums());
+  const auto norms_and_update = [&] {
+    optimizer_->ComputeNorms(context_, step, losses_);
+    if (update) optimizer_->Step(context_, step, result.lr_scale);
+  };
+  if (config_.train.cuda_graphs && mesh_->layout().world() == 1) {
+    device.RunTogether(model_->micro_batches(), norms_and_update);
+  } else {
+    norms_and_update();
   }
-  result.total_norm = optimizer_->total_norm();
-  result.lr_scale = LrScale(config_.optimizer.schedule, config_.train.steps, step);
-  result.lr = config_.optimizer.lr * result.lr_scale;
-  result.adam_lr = config_.optimizer.adam_lr * result.lr_scale;
-  result.optimizer_seconds += Now() - start;
-  return result;
+  device.Stamp(open.first_stamp + kEnd);
+  StartReading(&open);
+  result.host_seconds = Now() - start;
+  ++open_;
+  return absl::OkStatus();
+}
+
+void TrainStep::StartReading(OpenStep* step) {
+  const size_t heads = model_->heads().size();
+  size_t values = Optimizer::kNorms;
+  step->parts.resize(heads);
+  for (size_t h = 0; h < heads; ++h) {
+    step->parts[h] = model_->heads()[h]->parts();
+    values += static_cast<size_t>(losses_[h].elements());
+  }
+  step->values.resize(values);
+  double* to = step->values.data();
+  pieces_.clear();
+  const auto read = [&](const Tensor& tensor) {
+    pieces_.push_back({to, tensor.raw(), tensor.bytes()});
+    to += tensor.elements();
+  };
+  for (const Tensor& losses : losses_) read(losses);
+  read(optimizer_->norms());
+  const Tensor& halted = optimizer_->halted();
+  pieces_.push_back({&step->halted, halted.raw(), halted.bytes()});
+  step->ticket = context_.device().StartRead(pieces_);
+}
+
+void TrainStep::CollectLosses(OpenStep* step) {
+  const size_t heads = step->parts.size(), width = heads + 1;
+  const auto all =
+      static_cast<size_t>(config_.train.batch_sequences / config_.train.micro_batch_sequences);
+  sums_.assign(all * width, 0.0);
+  const double* from = step->values.data();
+  for (size_t h = 0; h < heads; ++h) {
+    double* sums = &sums_[static_cast<size_t>(model_->first_micro_batch()) * width];
+    for (const int64_t parts : step->parts[h]) {
+      for (int64_t i = 0; i < parts; ++i, from += kLossSums) {
+        sums[h] += from[0];
+        if (h == 0) sums[heads] += from[1];
+      }
+      sums += width;
+    }
+  }
+  mesh_->data().AllReduceSum(std::span<double>(sums_), Traffic::kControl);
+
+  StepResult& result = step->result;
+  std::vector<double> totals(width);
+  for (size_t i = 0; i < sums_.size(); ++i) totals[i % width] += sums_[i];
+  for (size_t h = 0; h < heads; ++h) {
+    HeadResult& part = result.heads[h];
+    part.loss = part.weight_sum > 0 ? totals[h] / part.weight_sum : 0.0;
+    result.loss += model_->heads()[h]->loss_weight() * part.loss;
+  }
+  result.loss_main = result.heads[0].loss;
+  result.z_loss =
+      result.weight_sum > 0 ? config_.loss.z_loss * totals[heads] / result.weight_sum : 0.0;
+  result.loss += result.z_loss;
+}
+
+absl::Status TrainStep::Start(const Batch& batch, int64_t step) {
+  return Ask(batch, step, /*update=*/true);
+}
+
+absl::StatusOr<StepResult> TrainStep::Finish() {
+  OT_CHECK_GE(open_, 1);
+  OpenStep& step = steps_[static_cast<size_t>(oldest_)];
+  Device& device = context_.device();
+  device.FinishRead(step.ticket);
+  oldest_ = (oldest_ + 1) % kMostOpen;
+  --open_;
+  CollectLosses(&step);
+  StepResult& result = step.result;
+  const GradientNorms norms = NormsOf(std::span<const double>(step.values).last(Optimizer::kNorms));
+  result.norms = norms.of_group;
+  result.total_norm = norms.total;
+  const auto seconds = [&](int from, int to) {
+    return device.SecondsBetween(step.first_stamp + from, step.first_stamp + to);
+  };
+  result.device_seconds = seconds(kBegin, kEnd);
+  result.gradients_seconds = seconds(kBegin, kGradients);
+  result.optimizer_seconds = seconds(kGradients, kEnd);
+  if (step.halted == 0) return result;
+
+  // What was asked for after it has changed nothing either.
+  for (; open_ > 0; --open_) {
+    device.FinishRead(steps_[static_cast<size_t>(oldest_)].ticket);
+    oldest_ = (oldest_ + 1) % kMostOpen;
+  }
+  optimizer_->Resume(context_);
+  if (!step.update) return result;
+  // Sums over all ranks, the same on each: they decide alike.
+  return Agree(
+      mesh_->world(),
+      absl::FailedPreconditionError(absl::StrFormat(
+          "step %d: the loss (%g) or the gradient norm (%g) is not finite. Nothing was updated. "
+          "Lower optimizer.lr or optimizer.adam_lr, or look at the batch with `overtok data show "
+          "--step %d`.",
+          result.step, result.loss, result.total_norm, result.step)));
+}
+
+absl::StatusOr<StepResult> TrainStep::Gradients(const Batch& batch, int64_t step) {
+  OT_CHECK_EQ(open_, 0);
+  OT_RETURN_IF_ERROR(Ask(batch, step, /*update=*/false));
+  return Finish();
 }
 
 absl::StatusOr<StepResult> TrainStep::Run(const Batch& batch, int64_t step) {
-  OT_ASSIGN_OR_RETURN(StepResult result, Gradients(batch, step));
-  // Sums over all ranks, the same on each: they decide alike.
-  if (!std::isfinite(result.loss) || !std::isfinite(result.total_norm)) {
-    return Agree(
-        mesh_->world(),
-        absl::FailedPreconditionError(absl::StrFormat(
-            "step %d: the loss (%g) or the gradient norm (%g) is not finite. Nothing was updated. "
-            "Lower optimizer.lr or optimizer.adam_lr, or look at the batch with `overtok data show "
-            "--step %d`.",
-            step, result.loss, result.total_norm, step)));
-  }
-  const double start = Now();
-  optimizer_->Step(context_, step, result.lr_scale);
-  result.optimizer_seconds += Now() - start;
-  return result;
+  OT_CHECK_EQ(open_, 0);
+  OT_RETURN_IF_ERROR(Start(batch, step));
+  return Finish();
 }
 
 }  // namespace overtok

@@ -1,6 +1,11 @@
 // TrainStep: one optimizer step, the same code path for `overtok train`, `trace` and `bench step`,
 // on one rank or many: micro-batches forward and backward, one division by the global weight sum,
 // sums over ranks, norms, the guard against non-finite values, the update.
+//
+// The host decides what a step works on (ids, candidate sets, rows of tables), hands all ops over
+// and collects the results; the device never waits for it in between. A device that works behind
+// the host is kept busy by asking for the next step before the results of the last are collected:
+//   Start(k); Start(k + 1); Finish() of k; Start(k + 2); Finish() of k + 1; ...
 #pragma once
 
 #include <array>
@@ -53,9 +58,14 @@ struct StepResult {
   double lr_scale = 0, lr = 0, adam_lr = 0;
   std::array<double, kOptimizerGroups> norms{};  // before clipping, by OptimizerGroup
   double total_norm = 0;
-  // On a device that works behind the host: until the work was handed over, and waits where they
-  // fall (the losses' with the backward pass, the norms' with the optimizer).
-  double forward_seconds = 0, backward_seconds = 0, optimizer_seconds = 0;
+  // Of the device, from its first op to its last; of that losses and gradients, and norms and
+  // update.
+  double device_seconds = 0, gradients_seconds = 0, optimizer_seconds = 0;
+  // Of the gradients' time, on the CPU: up to the heads, and from the heads on. 0 elsewhere.
+  double forward_seconds = 0, backward_seconds = 0;
+  // Of the host: to name what the step works on, and with handing over its ops (on the CPU, which
+  // works meanwhile, the whole step).
+  double naming_seconds = 0, host_seconds = 0;
 };
 
 // Everything a step needs, with every byte taken in the constructor. In a dry Memory it can only be
@@ -68,9 +78,19 @@ class TrainStep {
   // Initial values of a run that starts at step 0.
   void Initialize();
 
-  // Collective. Loss and gradients of `batch` (all B windows, on every rank), then the update of
-  // `step`. A non-finite loss or norm is an error that names the step, the same on all ranks, and
-  // no parameter or state has changed then. Zero total weight gives loss 0 and zero gradients.
+  // Collective. Asks for loss and gradients of `batch` (all B windows, on every rank), then the
+  // update of `step`. The batch may change when it returns; at most kMostOpen steps are open.
+  static constexpr int kMostOpen = 2;
+  absl::Status Start(const Batch& batch, int64_t step);
+  // Collective. Waits for the oldest open step. A non-finite loss or norm is an error that names
+  // the step, the same on all ranks, and no parameter or state has changed then, nor by a step
+  // asked for after it, which is dropped. Zero total weight gives loss 0 and zero gradients.
+  absl::StatusOr<StepResult> Finish();
+  int open() const { return open_; }
+  // Whether a second step should be open, so that the device is not left waiting.
+  bool works_behind() const { return context_.device().own_memory(); }
+
+  // Both, with no other step open.
   absl::StatusOr<StepResult> Run(const Batch& batch, int64_t step);
   // The same without the update: gradients of owned pieces are complete then.
   absl::StatusOr<StepResult> Gradients(const Batch& batch, int64_t step);
@@ -86,10 +106,25 @@ class TrainStep {
   void Commit() { memory_->Commit(&context_); }
 
  private:
-  void ReinitializeTables(int64_t pass, int64_t step);
-  // Sums of losses over all micro-batches of the batch, in their order: the same bits under every
-  // layout. Fills what of `result` follows from them.
+  // A step whose results are on their way.
+  struct OpenStep {
+    StepResult result;  // what the host knew when it asked for it
+    bool update = true;
+    std::vector<std::vector<int64_t>> parts;  // of each head: of each micro-batch, LossSums
+    std::vector<double> values;               // read: LossSums of all heads, norms
+    uint32_t halted = 0;
+    int64_t ticket = 0;
+    int first_stamp = 0;
+  };
+  absl::Status Ask(const Batch& batch, int64_t step, bool update);
   void RunMicroBatches(StepResult* result);
+  // Whether micro-batch i may be handed over as one: nothing in it is sent to other ranks.
+  bool Together(int64_t i) const;
+  void StartReading(OpenStep* step);
+  // Sums of losses over all micro-batches of the batch, in their order: the same bits under every
+  // layout.
+  void CollectLosses(OpenStep* step);
+  void ReinitializeTables(int64_t pass, int64_t step);
   std::vector<TableFacts> CountTables();
 
   Config config_;
@@ -99,8 +134,12 @@ class TrainStep {
   ParameterSet parameters_;
   std::unique_ptr<Transformer> model_;
   std::unique_ptr<Optimizer> optimizer_;
+  std::array<OpenStep, kMostOpen> steps_;
+  int oldest_ = 0, open_ = 0;
   // Of every micro-batch of the batch: losses of the heads, then the sum of lse^2.
   std::vector<double> sums_;
+  std::vector<Tensor> losses_;  // of each head, on the device
+  std::vector<Device::Piece> pieces_;
 };
 
 }  // namespace overtok

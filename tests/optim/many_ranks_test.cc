@@ -7,6 +7,7 @@
 #include <cstring>
 
 #include "tests/optim/rank_run.h"
+#include "tests/optim/read_norms.h"
 #include "tests/support/thread_ranks.h"
 
 namespace overtok {
@@ -199,9 +200,9 @@ TEST(ManyRanks, NormsCountReplicatedOnceAndEveryShard) {
     replicated->gradient.data<float>()[0] = world.rank() == 0 ? 7 : 5;  // used on shares of tokens
     for (Parameter* parameter : {shards, replicated}) optimizer.GradientReady(context, *parameter);
     optimizer.FinishGradients(context);
-    optimizer.ComputeNorms(context, 0);
-    EXPECT_EQ(optimizer.norm(OptimizerGroup::kAdam), 13);
-    EXPECT_EQ(optimizer.total_norm(), 13);
+    optimizer.ComputeNorms(context, 0, {});
+    EXPECT_EQ(testing::NormOf(OptimizerGroup::kAdam, context, optimizer), 13);
+    EXPECT_EQ(testing::ReadNorms(context, optimizer).total, 13);
   });
 }
 
@@ -221,9 +222,11 @@ TEST(ManyRanks, OneRankTakesNothingForOthers) {
     const int64_t gradients = memory.bytes(Purpose::kGradients);
     const Optimizer optimizer(testing::RankConfig(), 10, 1, &parameters, order, &mesh, &memory);
     EXPECT_EQ(memory.bytes(Purpose::kGradients), gradients);
-    // Norms, totals of two heads, sums of blocks: below a kilobyte here.
-    EXPECT_TRUE(memory.bytes(Purpose::kOptimizer) >= state &&
-                memory.bytes(Purpose::kOptimizer) <= state + 1024);
+    // Exact sums, 560 bytes each, of the norms and of two heads; what comes of them, and sums of
+    // blocks: below a kilobyte here.
+    const int64_t sums = (Optimizer::kNorms + 2 * 3) * 560;
+    EXPECT_TRUE(memory.bytes(Purpose::kOptimizer) >= state + sums &&
+                memory.bytes(Purpose::kOptimizer) <= state + sums + 1024);
     EXPECT_TRUE(optimizer.masters().empty());
     const StepTraffic traffic =
         TrafficOfStep(AssignPieces(parameters, mesh.layout()), mesh.layout());

@@ -57,7 +57,7 @@ class Fixture {
     }
   }
   void Step(int64_t step, double scale) {
-    optimizer_->ComputeNorms(context_, step);
+    optimizer_->ComputeNorms(context_, step, {});
     optimizer_->Step(context_, step, scale);
   }
   std::map<std::string, ReferenceOptimizer::Tensor2d> Snapshot() {

@@ -5,6 +5,7 @@
 #include <mutex>
 
 #include "core/io/hash.h"
+#include "tests/optim/read_norms.h"
 #include "tests/support/thread_ranks.h"
 
 namespace overtok::testing {
@@ -89,7 +90,7 @@ class OneOfRanks {
       optimizer_->GradientReady(context_, *parameter);
     }
     optimizer_->FinishGradients(context_);
-    optimizer_->ComputeNorms(context_, step);
+    optimizer_->ComputeNorms(context_, step, {});
     optimizer_->Step(context_, step, 1.0 - 0.1 * static_cast<double>(step));
   }
 
@@ -217,6 +218,7 @@ RankResult RunSteps(const RankSetup& setup) {
     for (int64_t step = 0; step < setup.steps; ++step) run.Step(step);
     const auto after = world.bytes_sent();
     const Optimizer& optimizer = run.optimizer();
+    const GradientNorms norms = ReadNorms(CpuContext(), optimizer);
     {
       const std::lock_guard<std::mutex> lock(mutex);
       for (const ShardedTensor& part : optimizer.owned_values()) Put(part, &result.values);
@@ -231,16 +233,15 @@ RankResult RunSteps(const RankSetup& setup) {
                                      sent(Traffic::kWeights) != setup.steps * traffic.weights ||
                                      sent(Traffic::kControl) != setup.steps * traffic.control;
       if (world.rank() == 0) {
-        for (int g = 0; g < kOptimizerGroups; ++g)
-          result.norms[static_cast<size_t>(g)] = optimizer.norm(static_cast<OptimizerGroup>(g));
-        result.total_norm = optimizer.total_norm();
+        for (size_t g = 0; g < kOptimizerGroups; ++g) result.norms[g] = norms.of_group[g];
+        result.total_norm = norms.total;
       }
     }
     world.Barrier();
     const std::lock_guard<std::mutex> lock(mutex);
     result.copies_that_differ += Differences(run.parameters().values(), result.values) +
                                  Differences(optimizer.masters(), result.values);
-    result.norms_that_differ += optimizer.total_norm() != result.total_norm;
+    result.norms_that_differ += norms.total != result.total_norm;
   });
   return result;
 }

@@ -42,7 +42,7 @@ void TableRun::Step(int64_t step, const RowGradients& gradients) {
   optimizer_->BeginStep(step);
   optimizer_->CatchUp(context_);
   std::copy(gradients.values.begin(), gradients.values.end(), touched.gradient.data<float>());
-  optimizer_->ComputeNorms(context_, step);
+  optimizer_->ComputeNorms(context_, step, {});
   optimizer_->Step(context_, step, LrScale(config_.schedule, steps_, step));
 }
 

@@ -108,6 +108,9 @@ void AddTrainKeys(std::vector<Key>& keys) {
                                     "none",
                                     "block: keep only the input of each block and repeat its "
                                     "forward pass during the backward pass."));
+  keys.push_back(BoolKey("train.cuda_graphs", OT_FIELD(train.cuda_graphs), "true",
+                         "On cuda and emulated: hand the ops of a micro-batch over as one graph. "
+                         "false: one by one, for debuggers and profilers; the same bits."));
 }
 
 void AddOtherKeys(std::vector<Key>& keys) {
