@@ -4,6 +4,8 @@
 
 #include <array>
 #include <cstdint>
+#include <string>
+#include <vector>
 
 #include "core/tensor.h"
 
@@ -60,6 +62,12 @@ struct TablesConfig {
   double untouched_decay = 0;   // a row not touched by a step is scaled by 1 - rate * this
   // From this step on the input tables get no gradient (their moments decay); 0: never.
   int64_t freeze_step = 0;
+  // Where tables lie beside a device with memory of its own; no bit depends on it. kAuto: in host
+  // memory those that a run has moved there because the device has no room (`moved`: "ngram.0";
+  // trainer/table_memory.h), else on the device.
+  enum class Memory : uint8_t { kAuto, kDevice, kHost };
+  Memory memory = Memory::kAuto;
+  std::vector<std::string> moved;
 };
 
 struct OptimizerConfig {

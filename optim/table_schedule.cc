@@ -4,6 +4,7 @@
 #include <cmath>
 #include <limits>
 
+#include "absl/strings/str_cat.h"
 #include "core/check.h"
 #include "optim/schedule.h"
 
@@ -30,6 +31,11 @@ TableStorage StorageOf(const OptimizerConfig& config) {
                               ? TableStorage::SecondMoment::kRow
                               : TableStorage::SecondMoment::kElement;
   storage.last_step = exact || tables.untouched_decay != 0;
+  storage.all_in_host_memory = tables.memory == TablesConfig::Memory::kHost;
+  if (tables.memory == TablesConfig::Memory::kAuto) {
+    for (const std::string& table : tables.moved)
+      storage.in_host_memory.push_back(absl::StrCat(table, ".table.weight"));
+  }
   return storage;
 }
 

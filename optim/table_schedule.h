@@ -12,7 +12,7 @@
 
 namespace overtok {
 
-// What tables have to keep under this configuration.
+// What tables have to keep under this configuration, and where.
 TableStorage StorageOf(const OptimizerConfig& config);
 
 class TableSchedule {

@@ -124,6 +124,7 @@ void AgeTables(const BatchSource& source, int64_t steps, TrainStep* train) {
       }
     }
   }
+  train->parameters().Forget();
   states.Write();
 }
 

@@ -20,6 +20,7 @@
 #include "trainer/run_directory.h"
 #include "trainer/run_identity.h"
 #include "trainer/run_stage.h"
+#include "trainer/table_memory.h"
 #include "trainer/training_data.h"
 
 namespace overtok {
@@ -45,7 +46,8 @@ struct EvaluationModel {
   std::unique_ptr<TableSchedule> tables;
 };
 
-absl::Status CheckFits(const Config& config, const Layout& layout, const Device* device) {
+// Bytes that an evaluation takes.
+MemoryPlan PlanEvaluation(const Config& config, const Layout& layout) {
   Memory memory(Memory::Mode::kDry, PlannedDevice(config.train.device, config.train.attention));
   const Mesh mesh(layout);
   const EvaluationModel model(config, &mesh, &memory);
@@ -55,7 +57,7 @@ absl::Status CheckFits(const Config& config, const Layout& layout, const Device*
   for (int p = 0; p < kPurposes; ++p) {
     plan.by_purpose[static_cast<size_t>(p)] = memory.bytes(static_cast<Purpose>(p));
   }
-  return CheckMemoryFits(plan, /*ranks_here=*/1, device);
+  return plan;
 }
 
 std::string Cell(const std::optional<double>& value) {
@@ -184,7 +186,12 @@ absl::StatusOr<EvaluationReport> EvaluateCheckpoint(LoadedConfig loaded,
   OT_ASSIGN_OR_RETURN(const std::unique_ptr<Communicator> device_world, OnDevice(*world, device));
   const Mesh mesh(device_world.get(), static_cast<int>(config.parallel.tensor),
                   config.parallel.vocabulary_map);
-  OT_RETURN_IF_ERROR(Agree(*world, CheckFits(config, mesh.layout(), device)));
+  PlaceTables(
+      device->total_bytes(),
+      [&](const Config& placed) { return PlanEvaluation(placed, mesh.layout()).purposes(); },
+      &loaded.config);
+  OT_RETURN_IF_ERROR(Agree(*world, CheckMemoryFits(PlanEvaluation(config, mesh.layout()),
+                                                   /*ranks_here=*/1, device)));
   Memory memory(Memory::Mode::kReal, device);
   EvaluationModel model(config, &mesh, &memory);
   {

@@ -11,6 +11,7 @@
 #include "trainer/evaluator.h"
 #include "trainer/machine.h"
 #include "trainer/open_device.h"
+#include "trainer/table_memory.h"
 #include "trainer/train_step.h"
 #include "trainer/training_data.h"
 
@@ -67,6 +68,13 @@ MemoryPlan PlanMemory(const Config& config, int64_t windows, const Layout& layou
   plan.tables = tables.value_bytes + tables.state_bytes;
   plan.checkpoint = CheckpointStore::Bytes(values, train.optimizer().state());
   return plan;
+}
+
+void PlaceTablesOfTraining(int64_t device_bytes, const Layout& layout, Config* config) {
+  const auto needed = [&](const Config& placed) {
+    return PlanMemory(placed, /*windows=*/0, layout).purposes();
+  };
+  PlaceTables(device_bytes, needed, config);
 }
 
 absl::Status CheckMemoryFits(const MemoryPlan& plan, int ranks_here, const Device* device) {
@@ -164,6 +172,7 @@ absl::StatusOr<Plan> MakePlan(LoadedConfig loaded) {
   plan.tokens = TotalTokens(config);
   if (config.train.steps > 0) plan.stages = Stages(config);
   plan.tables = TableCosts(config);
+  plan.tables_placed = TablesArePlaced(config);
   if (!plan.tables.empty()) plan.table_options = TableOptions(config);
   const std::optional<double> unique = UniqueTokens(config, plan.windows.value_or(0));
   if (unique && plan.parameters.ngram_tables > 0) {

@@ -33,6 +33,9 @@ struct MemoryPlan {
 };
 // Of the rank that `layout` names. `windows`: of the corpus; 0 where it is not known.
 MemoryPlan PlanMemory(const Config& config, int64_t windows, const Layout& layout = {});
+// Puts tables where they fit a device of so many bytes, by what PlanMemory counts
+// (trainer/table_memory.h).
+void PlaceTablesOfTraining(int64_t device_bytes, const Layout& layout, Config* config);
 
 // An error that lists the plan by purpose when so many ranks with it exceed what the machine has,
 // or one of them the GPU that it would compute on; OK where that is unknown. device: null where
@@ -64,6 +67,9 @@ struct Plan {
   double backbone_flops = 0;
   std::vector<StageSpan> stages;  // empty: the steps are not known
   std::vector<TableCost> tables;
+  // Whether `tables` says where each lies in a run: not where optimizer.tables.memory leaves that
+  // to a GPU of unknown size.
+  bool tables_placed = true;
   std::vector<TableOption> table_options;            // where there are tables
   std::optional<double> table_parameters_per_token;  // input tables; where unique tokens are known
   std::optional<MethodCosts> methods;                // where the configuration has any

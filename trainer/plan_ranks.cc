@@ -9,6 +9,7 @@
 #include "model/batch_view.h"
 #include "trainer/checkpoint.h"
 #include "trainer/layout.h"
+#include "trainer/table_memory.h"
 #include "trainer/train_step.h"
 #include "trainer/training_data.h"
 
@@ -96,11 +97,21 @@ std::vector<StageSpan> StagesToPredict(const Config& config) {
 }
 
 void CheckMachine(const Hardware& hardware, RanksPlan* plan) {
-  const auto largest = static_cast<double>(plan->ranks[plan->largest].memory.total());
+  // Host memory beside GPUs is none of theirs.
+  const auto on_device = [](const PlannedRankCosts& rank) {
+    const MemoryPlan& memory = rank.memory;
+    return memory.device == DeviceKind::kCuda ? memory.purposes() : memory.total();
+  };
+  const PlannedRankCosts& fullest =
+      *std::max_element(plan->ranks.begin(), plan->ranks.end(),
+                        [&](const PlannedRankCosts& a, const PlannedRankCosts& b) {
+                          return on_device(a) < on_device(b);
+                        });
+  const auto largest = static_cast<double>(on_device(fullest));
   const auto text = [](double bytes) { return FormatBytes(static_cast<int64_t>(bytes)); };
   if (hardware.memory > 0 && largest > hardware.memory) {
-    plan->does_not_fit.push_back(absl::StrCat("rank ", plan->ranks[plan->largest].rank, " takes ",
-                                              text(largest), ", a device of the machine has ",
+    plan->does_not_fit.push_back(absl::StrCat("rank ", fullest.rank, " takes ", text(largest),
+                                              ", a device of the machine has ",
                                               text(hardware.memory)));
   }
   if (hardware.node_memory > 0 && plan->node_memory > hardware.node_memory) {
@@ -207,12 +218,18 @@ absl::StatusOr<RanksPlan> PlanRanks(LoadedConfig loaded, const RanksOptions& opt
     const Layout layout = Layout::Of(options.ranks, rank, tensor, config.parallel.vocabulary_map);
     PlannedRankCosts& costs = plan.ranks.emplace_back();
     costs.rank = rank;
-    costs.memory = PlanMemory(config, windows, layout);
+    Config placed = config;
+    if (options.hardware && options.hardware->memory > 0)
+      PlaceTablesOfTraining(static_cast<int64_t>(options.hardware->memory), layout, &placed);
+    costs.memory = PlanMemory(placed, windows, layout);
+    costs.tables = TableCosts(placed);
     costs.sent = TrafficOfRank(config, train.parameters(), pieces, layout,
                                ExpectedTableCounts(config, train.parameters(), layout));
   }
   Summarise(&plan);
   plan.hardware = options.hardware;
+  plan.tables_placed =
+      TablesArePlaced(config) || (options.hardware && options.hardware->memory > 0);
   if (!options.hardware) return plan;
 
   CheckMachine(*options.hardware, &plan);

@@ -29,6 +29,7 @@ struct RanksOptions {
 struct PlannedRankCosts {
   int rank = 0;
   MemoryPlan memory;
+  std::vector<TableCost> tables;  // of all ranks together, and where this one's part lies
   TrafficByKind sent{};
   int64_t sent_in_all() const;
 };
@@ -52,6 +53,7 @@ struct RanksPlan {
   double mean_memory = 0, node_memory = 0;  // node: the fullest that was looked at
   int64_t checkpoint = 0;                   // of all ranks together
   bool tables_estimated = false;            // Traffic::kTables is an expectation
+  bool tables_placed = true;                // as Plan::tables_placed
   // Of the classes (full softmax) or the candidates (on the corpus, sampled), the busiest rank's
   // share relative to the mean; 1 without a divided vocabulary.
   double busiest_classes = 1;

@@ -7,6 +7,7 @@
 #include "core/console.h"
 #include "core/cpu/parallel.h"
 #include "trainer/plan_ranks.h"
+#include "trainer/table_memory.h"
 
 namespace overtok {
 namespace {
@@ -91,6 +92,18 @@ std::string VocabularySection(const RanksPlan& plan) {
   return text;
 }
 
+std::string TablesSection(const RanksPlan& plan) {
+  const std::vector<TableCost>& tables = plan.ranks[plan.largest].tables;
+  if (plan.config.train.device == DeviceKind::kCpu || tables.empty()) return "";
+  std::string text = "hashed tables: values and state, of all ranks together, and where they lie\n";
+  for (const TableCost& table : tables) {
+    absl::StrAppend(&text, Line(table.name, FormatBytes(table.value_bytes + table.state_bytes),
+                                table.in_host_memory ? "host memory" : "on the device"));
+  }
+  if (!plan.tables_placed) absl::StrAppend(&text, "  ", kTablesNotPlaced, "\n");
+  return text;
+}
+
 std::string PartLine(const PredictedPart& part) {
   std::string note;
   if (part.flops > 0) absl::StrAppendFormat(&note, "%.4g GFLOP", part.flops / 1e9);
@@ -151,7 +164,11 @@ nlohmann::ordered_json RankJson(const PlannedRankCosts& rank) {
   memory["host"] = rank.memory.host;
   memory["program"] = rank.memory.program;
   memory["total"] = rank.memory.total();
+  nlohmann::ordered_json in_host_memory = nlohmann::ordered_json::array();
+  for (const TableCost& table : rank.tables)
+    if (table.in_host_memory) in_host_memory.push_back(table.name);
   return {{"rank", rank.rank},
+          {"tables_in_host_memory", in_host_memory},
           {"memory_bytes", memory},
           {"checkpoint_bytes", rank.memory.checkpoint},
           {"bytes_sent", TrafficJson(rank.sent)},
@@ -168,7 +185,8 @@ std::string RanksPlan::ToText() const {
       Line("micro-batches of a rank", absl::StrCat(micro_batches),
            absl::StrCat("of ", config.train.micro_batch_sequences, " windows of ",
                         config.data.sequence_length)));
-  absl::StrAppend(&text, MemorySection(*this), TrafficSection(*this), VocabularySection(*this));
+  absl::StrAppend(&text, MemorySection(*this), TrafficSection(*this), TablesSection(*this),
+                  VocabularySection(*this));
   for (const PredictedStage& stage : stages)
     absl::StrAppend(&text, StageSection(stage, config.model.vocab_size, layout.world()));
   if (!layout_warning.empty()) absl::StrAppend(&text, "warning: ", layout_warning, "\n");

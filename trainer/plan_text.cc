@@ -7,6 +7,7 @@
 #include "absl/strings/str_format.h"
 #include "core/console.h"
 #include "trainer/plan.h"
+#include "trainer/table_memory.h"
 
 namespace overtok {
 namespace {
@@ -81,13 +82,19 @@ std::string TablesSection(const Plan& plan) {
                                 absl::StrFormat("%d x %d", table.rows, table.width),
                                 absl::StrCat(FormatBytes(table.value_bytes), " + ",
                                              FormatBytes(table.state_bytes), ", ",
-                                             FormatBytes(table.step_bytes), " a step")));
+                                             FormatBytes(table.step_bytes), " a step",
+                                             table.in_host_memory ? ", in host memory" : "")));
   }
   const TableTotals totals = TotalOf(plan.tables);
   absl::StrAppend(&text, Line("parameters", absl::StrCat(totals.parameters)),
                   Line("values and state", FormatBytes(totals.value_bytes + totals.state_bytes)),
                   Line("bytes a step", FormatBytes(totals.step_bytes),
                        "at most; U <= min(rows, tokens a step) rows, see docs/configuration.md"));
+  if (totals.host_bytes > 0) {
+    absl::StrAppend(&text, Line("in host memory", FormatBytes(totals.host_bytes),
+                                "of values and state; a step brings the rows that it touches"));
+  }
+  if (!plan.tables_placed) absl::StrAppend(&text, "  ", kTablesNotPlaced, "\n");
   if (plan.table_parameters_per_token) {
     absl::StrAppend(&text, Line("parameters per token",
                                 absl::StrFormat("%.3g", *plan.table_parameters_per_token),
@@ -118,7 +125,8 @@ nlohmann::ordered_json TotalsJson(const TableTotals& totals) {
   return {{"parameters", totals.parameters},
           {"value_bytes", totals.value_bytes},
           {"state_bytes", totals.state_bytes},
-          {"step_bytes", totals.step_bytes}};
+          {"step_bytes", totals.step_bytes},
+          {"host_bytes", totals.host_bytes}};
 }
 
 nlohmann::ordered_json TablesJson(const Plan& plan) {
@@ -132,6 +140,7 @@ nlohmann::ordered_json TablesJson(const Plan& plan) {
                               {"parameters", table.parameters()},
                               {"value_bytes", table.value_bytes},
                               {"state_bytes", table.state_bytes},
+                              {"memory", table.in_host_memory ? "host" : "device"},
                               {"touched_rows", table.touched_rows},
                               {"step_bytes", table.step_bytes}});
   }

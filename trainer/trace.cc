@@ -156,6 +156,7 @@ class LogicalWriter {
     const Tensor all(part_.data(), shape);
     if (all.elements() == 0) return {{parameter.spec.name, parameter.region(), all}};
     const Context& context = train_->context();
+    parameter.Settle(context);
     TableSchedule& schedule = train_->optimizer().tables();
     const TableReplay& replay = schedule.At(step);
     context.SendInputs(InputGroup::kSchedule);

@@ -114,6 +114,7 @@ class OneRankOfRun {
       }
     }
     if (run_.finish) run_.finish(train_);
+    train_.parameters().Settle(train_.context());
     Locked([&] {
       PutAll(train_.optimizer().owned_gradients(), &result_->gradients);
       PutTableGradients(train_.context(), train_.parameters(), &result_->gradients);

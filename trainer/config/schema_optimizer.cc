@@ -37,6 +37,13 @@ void AddTableKeys(std::vector<Key>& keys) {
                          "freeze_step; the resolved form has freeze_step."));
   keys.push_back(WholeKey("optimizer.tables.freeze_step", OT_FIELD(optimizer.tables.freeze_step), 0,
                           kLarge, "0", "The same from this step on; 0: never."));
+  keys.push_back(EnumKey<Tables::Memory>(
+      "optimizer.tables.memory", OT_FIELD(optimizer.tables.memory),
+      {Word("auto", Tables::Memory::kAuto), Word("device", Tables::Memory::kDevice),
+       Word("host", Tables::Memory::kHost)},
+      "auto",
+      "Where values and state lie beside a GPU. host: in host memory, from where a step brings the "
+      "rows that it touches; auto: the largest that the GPU has no room for. Bits are the same."));
 }
 
 }  // namespace

@@ -103,6 +103,7 @@ const std::vector<InactiveRule>& ConfigInactiveRules() {
       TablesRule("storage"),
       TablesRule("lr_scale"),
       TablesRule("untouched_decay"),
+      TablesRule("memory"),
       {"optimizer.tables.freeze_after_passes",
        {"model.ngram_embedding"},
        NoInputTables,

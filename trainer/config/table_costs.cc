@@ -34,6 +34,12 @@ TableCost CostOf(std::string name, const NgramTable& table, int64_t width, const
   constexpr int64_t kReadAndWrite = 2;
   cost.step_bytes =
       cost.touched_rows * kReadAndWrite * (visits * (value + state) + 4 * width) + tokens * value;
+  const TablesConfig& tables = config.optimizer.tables;
+  const bool moved =
+      std::find(tables.moved.begin(), tables.moved.end(), cost.name) != tables.moved.end();
+  cost.in_host_memory = config.train.device != DeviceKind::kCpu &&
+                        (tables.memory == TablesConfig::Memory::kHost ||
+                         (tables.memory == TablesConfig::Memory::kAuto && moved));
   return cost;
 }
 
@@ -63,6 +69,7 @@ TableTotals TotalOf(const std::vector<TableCost>& tables) {
     totals.value_bytes += table.value_bytes;
     totals.state_bytes += table.state_bytes;
     totals.step_bytes += table.step_bytes;
+    if (table.in_host_memory) totals.host_bytes += table.value_bytes + table.state_bytes;
   }
   return totals;
 }

@@ -22,6 +22,7 @@ struct TableCost {
   // up to date (where silent steps change them) and the update each read and write values and
   // state of U rows; the forward pass reads T values; gradients of U rows are written and read.
   int64_t step_bytes = 0;
+  bool in_host_memory = false;  // value_bytes and state_bytes, beside a device
 
   int64_t parameters() const { return rows * width; }
 };
@@ -31,6 +32,7 @@ std::vector<TableCost> TableCosts(const Config& config);
 
 struct TableTotals {
   int64_t parameters = 0, value_bytes = 0, state_bytes = 0, step_bytes = 0;
+  int64_t host_bytes = 0;  // of values and state, in host memory beside a device
 };
 TableTotals TotalOf(const std::vector<TableCost>& tables);
 

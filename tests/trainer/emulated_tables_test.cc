@@ -1,0 +1,99 @@
+// Runs with hashed tables in host memory, on the emulated device: they have the bits of runs with
+// tables on the device, over steps, evaluations, a stop and a continuation, and over two ranks,
+// whatever the device's streams do in the order that is left to them.
+#include <csignal>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include "core/cuda/emulation/device.h"
+#include "tests/support/temporary_directory.h"
+#include "tests/trainer/ranks_run.h"
+#include "tests/trainer/tiny_run.h"
+#include "trainer/train_loop.h"
+
+namespace overtok {
+namespace {
+
+using emulation::Schedule;
+using emulation::ScopedSchedule;
+using testing::Differing;
+using testing::RanksResult;
+using testing::RunTrace;
+using testing::TemporaryDirectory;
+
+// Input tables and tables of n-gram heads, rows in bf16.
+std::vector<std::string> Tables(const std::string& memory) {
+  return {
+      "model.ngram_embedding={orders: [2, 3], rows: 101, splits: 1, width: 6, each_pass: "
+      "reinitialize}",
+      "model.ngram_head={orders: [2], rows: 77, width: 5}",
+      "optimizer.tables={storage: bf16, memory: " + memory + "}"};
+}
+
+class EmulatedTablesTest : public ::testing::Test {
+ protected:
+  void SetUp() override { OT_ASSERT_OK(testing::MakeTinyCorpus(directory_.path())); }
+
+  absl::StatusOr<RunTrace> Train(const std::string& run, const std::string& memory,
+                                 Schedule schedule, int64_t stop_after) {
+    const ScopedSchedule scoped(schedule);
+    std::vector<std::string> overrides = Tables(memory);
+    overrides.insert(overrides.end(),
+                     {"train.device=emulated", "train.steps=5", "model.num_hidden_layers=1",
+                      "eval.every_steps=3", "eval.at_start=false"});
+    for (const int64_t stop : {stop_after, int64_t{-1}}) {
+      OT_ASSIGN_OR_RETURN(LoadedConfig loaded,
+                          testing::TinyConfig(directory_.path(), run, overrides));
+      TrainOptions options;
+      options.after_step = [stop](int64_t step) {
+        if (step == stop) std::raise(SIGTERM);
+      };
+      OT_ASSIGN_OR_RETURN(const int code,
+                          overtok::Train(std::move(loaded), options, testing::Alone()));
+      if (code == 0) break;
+    }
+    return testing::TraceOf(directory_.File(run));
+  }
+
+  TemporaryDirectory directory_;
+};
+
+TEST_F(EmulatedTablesTest, RunsHaveTheBitsOfTablesOnTheDevice) {
+  const absl::StatusOr<RunTrace> device = Train("device", "device", Schedule::kInOrder, -1);
+  OT_ASSERT_OK(device);
+  ASSERT_FALSE(device->metrics.empty());
+  for (const auto& [name, schedule, stop] :
+       {std::tuple{"side", Schedule::kSideFirst, int64_t{2}},
+        std::tuple{"main", Schedule::kMainFirst, int64_t{1}}}) {
+    const absl::StatusOr<RunTrace> host = Train(name, "host", schedule, stop);
+    OT_ASSERT_OK(host);
+    EXPECT_EQ(host->state.model_hash, device->state.model_hash) << name;
+    EXPECT_EQ(host->state.optimizer_hash, device->state.optimizer_hash) << name;
+    EXPECT_EQ(host->metrics, device->metrics) << name;
+  }
+}
+
+TEST_F(EmulatedTablesTest, TwoRanksHaveTheBitsOfTablesOnTheDevice) {
+  const auto run = [&](const std::string& memory, Schedule schedule) {
+    const ScopedSchedule scoped(schedule);
+    std::vector<std::string> overrides = testing::Ot2();
+    overrides.insert(overrides.end(), {testing::Sampled(60, 2), "model.num_hidden_layers=1",
+                                       "train.cuda_graphs=false",
+                                       "optimizer.tables={storage: bf16, memory: " + memory + "}"});
+    return testing::TrainOnRanks(testing::RanksConfig(overrides),
+                                 {.data = 2, .steps = 2, .device = EmulatedDevice()});
+  };
+  const RanksResult device = run("device", Schedule::kInOrder);
+  ASSERT_EQ(device.error, "");
+  for (const Schedule schedule : {Schedule::kSideFirst, Schedule::kMainFirst}) {
+    const RanksResult host = run("host", schedule);
+    ASSERT_EQ(host.error, "");
+    EXPECT_EQ(Differing(host.gradients, device.gradients), "") << static_cast<int>(schedule);
+    EXPECT_EQ(Differing(host.values, device.values), "") << static_cast<int>(schedule);
+    EXPECT_EQ(Differing(host.state, device.state), "") << static_cast<int>(schedule);
+  }
+}
+
+}  // namespace
+}  // namespace overtok
