@@ -93,7 +93,7 @@ std::vector<TableFacts> TrainStep::CountTables() {
 bool TrainStep::Together(int64_t i) const {
   const Layout& layout = mesh_->layout();
   return config_.train.cuda_graphs && layout.tensor == 1 &&
-         (layout.world() == 1 || i + 1 < model_->micro_batches());
+         (layout.world() == 1 || (i > 0 && i + 1 < model_->micro_batches()));
 }
 
 void TrainStep::RunMicroBatches(StepResult* result) {

@@ -118,7 +118,8 @@ class TrainStep {
   };
   absl::Status Ask(const Batch& batch, int64_t step, bool update);
   void RunMicroBatches(StepResult* result);
-  // Whether micro-batch i may be handed over as one: nothing in it is sent to other ranks.
+  // Whether micro-batch i may be handed over as one: nothing in it is sent to other ranks, or waited
+  // for, as the first waits for rows of tables.
   bool Together(int64_t i) const;
   void StartReading(OpenStep* step);
   // Sums of losses over all micro-batches of the batch, in their order: the same bits under every
