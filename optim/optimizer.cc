@@ -152,7 +152,8 @@ void Optimizer::CatchUp(const Context& context) {
                               .rule = schedule_->rule(),
                               .replay = replay,
                               .rows = table.parameter->step_rows(context),
-                              .random_key = table.random_key});
+                              .random_key = table.random_key,
+                              .halted = halted_});
   }
 }
 

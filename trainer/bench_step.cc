@@ -19,6 +19,7 @@
 #include "trainer/config/derived.h"
 #include "trainer/layout.h"
 #include "trainer/open_device.h"
+#include "trainer/table_memory.h"
 #include "trainer/train_step.h"
 
 namespace overtok {
@@ -72,8 +73,15 @@ std::string BenchStepResult::ToJson() const {
   nlohmann::ordered_json json;
   json["tokens_per_second"] = tokens_per_second;
   json["step_ms"] = step_ms;
-  json["forward_ms"] = forward_ms;
-  json["backward_ms"] = backward_ms;
+  if (device == "cpu") {
+    json["forward_ms"] = forward_ms;
+    json["backward_ms"] = backward_ms;
+  } else {
+    json["device_ms"] = device_ms;
+    json["gradients_ms"] = gradients_ms;
+    json["naming_ms"] = naming_ms;
+    json["host_ms"] = host_ms;
+  }
   json["optimizer_ms"] = optimizer_ms;
   json["gflops"] = gflops;
   json["peak_gib"] = peak_gib;
@@ -115,9 +123,20 @@ namespace {
 
 // What the counted steps took, of every step the slowest rank's.
 struct Times {
-  std::vector<double> whole, forward, backward, optimizer;
+  std::vector<double> whole, forward, backward, optimizer, device, gradients, naming, host;
+  void Add(const StepResult& result, double seconds) {
+    whole.push_back(seconds);
+    forward.push_back(result.forward_seconds);
+    backward.push_back(result.backward_seconds);
+    optimizer.push_back(result.optimizer_seconds);
+    device.push_back(result.device_seconds);
+    gradients.push_back(result.gradients_seconds);
+    naming.push_back(result.naming_seconds);
+    host.push_back(result.host_seconds);
+  }
   void TakeSlowest(Communicator& world) {
-    for (std::vector<double>* times : {&whole, &forward, &backward, &optimizer}) {
+    for (std::vector<double>* times :
+         {&whole, &forward, &backward, &optimizer, &device, &gradients, &naming, &host}) {
       world.AllReduceMax(*times, Traffic::kControl);
     }
   }
@@ -130,11 +149,17 @@ double PeakGib() {
 }
 
 // Bytes that groups of this rank have sent so far.
-std::array<int64_t, kTrafficKinds> SentBy(const Mesh& mesh) {
-  std::array<int64_t, kTrafficKinds> sent{};
+using SentBytes = std::array<int64_t, kTrafficKinds>;
+SentBytes SentBy(const Mesh& mesh) {
+  SentBytes sent{};
   for (const Communicator* group : {&mesh.world(), &mesh.data(), &mesh.tensor()}) {
     for (size_t kind = 0; kind < sent.size(); ++kind) sent[kind] += group->bytes_sent()[kind];
   }
+  return sent;
+}
+SentBytes SentSince(const SentBytes& before, const Mesh& mesh) {
+  SentBytes sent = SentBy(mesh);
+  for (size_t kind = 0; kind < sent.size(); ++kind) sent[kind] -= before[kind];
   return sent;
 }
 
@@ -157,6 +182,8 @@ absl::StatusOr<BenchStepResult> BenchStep(const LoadedConfig& loaded,
   Memory memory(Memory::Mode::kReal, device);
   const Mesh mesh(device_world.get(), static_cast<int>(config.parallel.tensor),
                   config.parallel.vocabulary_map);
+  if (options.by_op) config.train.cuda_graphs = false;  // ops are timed one by one
+  PlaceTablesOfStep(device->total_bytes(), mesh, &config);
   TrainStep train(config, &mesh, &memory);
   if (options.by_op) train.context().SetKernels(&StartProfile(train.context().kernels()));
   train.Commit();
@@ -171,24 +198,38 @@ absl::StatusOr<BenchStepResult> BenchStep(const LoadedConfig& loaded,
   BenchStepResult out;
   int64_t blocks = 0, overflows = 0;
   Times times;
+  // As a training run does, with a step more open on a device that works behind the host.
+  const bool ahead = train.works_behind() && !options.by_op;
+  int64_t asked = 0;
+  SentBytes of_asking{};  // of the last step that was asked for
+  const auto ask = [&]() -> absl::Status {
+    const Batch& batch = ring[static_cast<size_t>(asked) % ring.size()];
+    const SentBytes before = SentBy(mesh);
+    OT_RETURN_IF_ERROR(train.Start(batch, first + asked++));
+    of_asking = SentSince(before, mesh);
+    return absl::OkStatus();
+  };
+  double start = Now();
   for (int64_t i = 0; i < count; ++i) {
     if (i == options.warmup && options.by_op) ResetProfile();
-    const Batch& batch = ring[static_cast<size_t>(i) % ring.size()];
-    world->Barrier();
-    const std::array<int64_t, kTrafficKinds> sent = SentBy(mesh);
-    const double start = Now();
-    OT_ASSIGN_OR_RETURN(const StepResult result, train.Run(batch, first + i));
-    const double seconds = Now() - start;
-    out.bytes_sent = SentBy(mesh);
-    for (size_t kind = 0; kind < sent.size(); ++kind) out.bytes_sent[kind] -= sent[kind];
+    if (!ahead) {
+      world->Barrier();
+      start = Now();
+    }
+    if (asked == i) OT_RETURN_IF_ERROR(ask());
+    if (ahead && asked < count) OT_RETURN_IF_ERROR(ask());
+    const SentBytes before = SentBy(mesh);
+    OT_ASSIGN_OR_RETURN(const StepResult result, train.Finish());
+    const double end = Now();
+    out.bytes_sent = SentSince(before, mesh);
+    for (size_t kind = 0; kind < of_asking.size(); ++kind) out.bytes_sent[kind] += of_asking[kind];
+    const double seconds = end - start;
+    start = end;
     if (i < options.warmup) continue;
     out.candidates = result.stage_candidates;
     blocks += result.heads[0].candidates.blocks;
     overflows += result.heads[0].candidates.overflows;
-    times.whole.push_back(seconds);
-    times.forward.push_back(result.forward_seconds);
-    times.backward.push_back(result.backward_seconds);
-    times.optimizer.push_back(result.optimizer_seconds);
+    times.Add(result, seconds);
   }
   times.TakeSlowest(*world);
   const auto own = std::accumulate(out.bytes_sent.begin(), out.bytes_sent.end(), int64_t{0});
@@ -209,6 +250,10 @@ absl::StatusOr<BenchStepResult> BenchStep(const LoadedConfig& loaded,
   out.forward_ms = Median(times.forward) * 1e3;
   out.backward_ms = Median(times.backward) * 1e3;
   out.optimizer_ms = Median(times.optimizer) * 1e3;
+  out.device_ms = Median(times.device) * 1e3;
+  out.gradients_ms = Median(times.gradients) * 1e3;
+  out.naming_ms = Median(times.naming) * 1e3;
+  out.host_ms = Median(times.host) * 1e3;
   out.gflops = StepFlops(config, out.candidates) * tokens / seconds / 1e9;
   out.bytes_sent_most = static_cast<int64_t>(largest[0]);
   out.peak_gib = largest[1];

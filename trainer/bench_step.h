@@ -28,9 +28,14 @@ struct BenchStepOptions {
 
 struct BenchStepResult {
   double tokens_per_second = 0;  // of the median step
-  // Medians, each on its own. On a device that runs behind the host the parts are the host's; the
-  // step is whole, because every step waits for its gradients' norms and so for the step before.
-  double step_ms = 0, forward_ms = 0, backward_ms = 0, optimizer_ms = 0;
+  // Medians, each on its own. A step on a device that works behind the host lasts from the results
+  // of the one before to its own, as in a training run.
+  double step_ms = 0, optimizer_ms = 0;
+  double forward_ms = 0, backward_ms = 0;  // on the CPU
+  // On such a device: its time from a step's first op to the last (the rest of step_ms it was
+  // idle), losses and gradients of that; and the host's, to name what the step works on and to hand
+  // it over, which it does while the device is at the step before.
+  double device_ms = 0, gradients_ms = 0, naming_ms = 0, host_ms = 0;
   double gflops = 0;    // useful work: 3 * the forward FLOPs it computes, of the median step
   double peak_gib = 0;  // peak resident memory of the process; of several the largest
   // What the plan says the step takes, of several ranks the largest: on a device with memory of its

@@ -245,6 +245,7 @@ HWY_EXPORT(TableReplayImpl);
 HWY_EXPORT(TableLookupImpl);
 
 void TableReplayRows(const Context& /*context*/, const TableReplayArgs& args) {
+  if (args.halted.defined() && args.halted.data<uint32_t>()[0] != 0) return;
   HWY_DYNAMIC_DISPATCH(TableReplayImpl)(args);
 }
 void TableLookup(const Context& /*context*/, const TableLookupArgs& args) {

@@ -236,11 +236,11 @@ __device__ __forceinline__ int64_t LastStep(const TablePointers<S>& table, int64
 template <int N, class S>
 __global__ void __launch_bounds__(kTableThreads, kBlocksAtOnce)
     ReplayKernel(TablePointers<S> table, ReplayPointers replay, const uint32_t* rows, int64_t count,
-                 Rounding rounding) {
+                 Rounding rounding, const uint32_t* halted) {
   Shared shared;
   auto* room = shared.Take<uint16_t>(kRandomRoom<S>);
   const int64_t k = WarpOfGrid();
-  if (k >= count) return;
+  if (k >= count || (halted != nullptr && *halted != 0)) return;
   const int64_t row = rows[k], last = LastStep(table, row, replay.step);
   if (last == replay.step) return;
   RowWriter<S> writer(rounding, table, row, room);
@@ -285,13 +285,14 @@ void TableReplayRows(const Context& context, const TableReplayArgs& args) {
   const int64_t count = args.rows.elements();
   const ReplayPointers replay(args.replay, args.rule);
   const Rounding rounding(args.random_key, args.replay.step, 0);
+  const uint32_t* halted = args.halted.defined() ? args.halted.data<uint32_t>() : nullptr;
   ByActivation(args.state.value.dtype(), "replay of table rows", [&](auto zero) {
     using S = decltype(zero);
     const TablePointers<S> table(args.state);
     const LaunchShape shape = TableShape(count, SharedBytes<uint16_t>(kRandomRoom<S>));
     ByRowPack(table, [&](auto size) {
       Launch("TableReplayRows", context, shape, ReplayKernel<decltype(size)::value, S>, table,
-             replay, args.rows.data<uint32_t>(), count, rounding);
+             replay, args.rows.data<uint32_t>(), count, rounding, halted);
     });
   });
 }

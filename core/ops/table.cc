@@ -67,6 +67,7 @@ void TableReplayRows(const Context& context, const TableReplayArgs& args) {
   CheckState(args.state, args.rule);
   CheckReplay(args.replay);
   OT_CHECK_DTYPE(args.rows, DType::kU32);
+  if (args.halted.defined()) OT_CHECK_DTYPE(args.halted, DType::kU32);
   if (args.rows.elements() == 0 || !args.state.last.defined()) return;
   internal::Call(context.kernels().table_replay_rows, "replay of table rows", context, args);
 }

@@ -64,13 +64,15 @@ TableReplay OnDevice(const Context& context, const TableReplay& replay);
 // Brings rows to the state before step replay.step, in place: value, m, v and last are rewritten.
 // rows: [U] u32, ascending, each once. random_key: of stochastic rounding where values are bf16;
 // the random bits of an element are a pure function of (key, row of the logical table, column,
-// replay.step). Rows whose `last` is the step already are left as they are.
+// replay.step). Rows whose `last` is the step already are left as they are, and all where halted
+// (Clip::halted) says so.
 struct TableReplayArgs {
   TableState state;
   TableRule rule;
   TableReplay replay;
   Tensor rows;
   uint64_t random_key = 0;
+  Tensor halted = {};
 };
 void TableReplayRows(const Context& context, const TableReplayArgs& args);
 
