@@ -72,7 +72,7 @@ struct TableStorage {
   bool last_step = true;
   // Beside a device with memory of its own: parameters whose values and state lie in host memory.
   bool all_in_host_memory = false;
-  std::vector<std::string> in_host_memory;
+  std::vector<std::string> in_host_memory = {};
 };
 
 // Rows of a table in the current step, and their gradient.

@@ -1,4 +1,5 @@
-// The optimizer: the section `optimizer` of a configuration, resolved (no `auto` left) and checked.
+// The optimizer: the section `optimizer` of a configuration, resolved (no `auto` left but that of
+// tables.memory, which the size of a run's device decides) and checked.
 // Which parameter belongs to which group (muonh, adamh, adam) is declared by the parameter.
 #pragma once
 
@@ -67,7 +68,7 @@ struct TablesConfig {
   // trainer/table_memory.h), else on the device.
   enum class Memory : uint8_t { kAuto, kDevice, kHost };
   Memory memory = Memory::kAuto;
-  std::vector<std::string> moved;
+  std::vector<std::string> moved = {};
 };
 
 struct OptimizerConfig {

@@ -1,4 +1,5 @@
 // The resolved form: complete, and a fixed point.
+#include "absl/strings/str_replace.h"
 #include "tests/support/temporary_directory.h"
 #include "tests/trainer/config/support.h"
 #include "trainer/config/key.h"
@@ -59,7 +60,8 @@ TEST(Resolved, LoadsBackUnchanged) {
     for (const Key& key : ConfigKeys()) {
       EXPECT_EQ(key.write(again->config), key.write(loaded->config)) << key.name;
     }
-    EXPECT_THAT(text, Not(HasSubstr("auto")));
+    // But where a device's size decides, which only a run knows.
+    EXPECT_THAT(absl::StrReplaceAll(text, {{"memory: auto", "memory:"}}), Not(HasSubstr("auto")));
   }
 }
 
