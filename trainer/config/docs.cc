@@ -70,7 +70,8 @@ tables than tokens in the data that a run repeats.
   `0x10`, `nan` and `inf` are refused.
 - Booleans: `true` and `false`, nothing else.
 - Texts that look like numbers or booleans need quotes.
-- `auto` is replaced by what the table says; the resolved configuration shows by what.
+- `auto` is replaced by what the table says; the resolved configuration shows by what. Only that of
+  `optimizer.tables.memory` stays: a run's GPU decides.
 
 ## The resolved configuration
 
