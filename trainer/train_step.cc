@@ -162,7 +162,9 @@ absl::Status TrainStep::Ask(const Batch& batch, int64_t step, bool update) {
   for (const auto& head : model_->heads()) losses_.push_back(head->sums());
   const auto norms_and_update = [&] {
     optimizer_->ComputeNorms(context_, step, losses_);
-    if (update) optimizer_->Step(context_, step, result.lr_scale);
+    // What computes at once has the flag already, and a halted update is not even begun.
+    const bool halted = !works_behind() && optimizer_->halted().data<uint32_t>()[0] != 0;
+    if (update && !halted) optimizer_->Step(context_, step, result.lr_scale);
   };
   if (config_.train.cuda_graphs && mesh_->layout().world() == 1) {
     device.RunTogether(model_->micro_batches(), norms_and_update);

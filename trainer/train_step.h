@@ -84,7 +84,9 @@ class TrainStep {
   absl::Status Start(const Batch& batch, int64_t step);
   // Collective. Waits for the oldest open step. A non-finite loss or norm is an error that names
   // the step, the same on all ranks, and no parameter or state has changed then, nor by a step
-  // asked for after it, which is dropped. Zero total weight gives loss 0 and zero gradients.
+  // asked for after it, which is dropped. (Ranks' copies of a value that differed, as only a fault
+  // makes them, may be the owner's afterwards on a device.) Zero total weight gives loss 0 and zero
+  // gradients.
   absl::StatusOr<StepResult> Finish();
   int open() const { return open_; }
   // Whether a second step should be open, so that the device is not left waiting.
@@ -118,8 +120,8 @@ class TrainStep {
   };
   absl::Status Ask(const Batch& batch, int64_t step, bool update);
   void RunMicroBatches(StepResult* result);
-  // Whether micro-batch i may be handed over as one: nothing in it is sent to other ranks, or waited
-  // for, as the first waits for rows of tables.
+  // Whether micro-batch i may be handed over as one: nothing in it is sent to other ranks, or
+  // waited for, as the first waits for rows of tables.
   bool Together(int64_t i) const;
   void StartReading(OpenStep* step);
   // Sums of losses over all micro-batches of the batch, in their order: the same bits under every
