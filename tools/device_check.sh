@@ -263,14 +263,21 @@ fi
 # larger than in a run by recipe, which has 128 or 256. Tables have a tenth of the rows, whose values would take minutes to
 # draw; a step touches nearly as many of them.
 # open_case CASE: sets `recipe`, `arm`, `name` and `configuration`, what selects it of the program's commands.
+# A case is RECIPE:ARM[:VARIANT]; variants: one_by_one hands ops over one by one in place of graphs, host has the tables
+# in host memory.
 open_case() {
-  recipe="${1%%:*}" arm="${1##*:}"
-  name="$recipe${arm:+_$arm}"
+  local variant
+  IFS=: read -r recipe arm variant <<<"$1"
+  name="$recipe${arm:+_$arm}${variant:+_$variant}"
   configuration=("$here/configs/recipes/$recipe.yaml")
   if [[ -n "$arm" ]]; then configuration+=(--arm "$here/configs/arms/$arm.yaml"); fi
   configuration+=(train.batch_sequences=32 train.precision=bf16)
   if [[ "$arm" == ot_h_ss ]]; then configuration+=(model.ngram_embedding.rows=1280000); fi
   if [[ "$recipe" == 1_2b ]]; then configuration+=(train.micro_batch_sequences=16); fi
+  case "$variant" in
+    one_by_one) configuration+=(train.cuda_graphs=false) ;;
+    host) configuration+=(optimizer.tables.memory=host) ;;
+  esac
   if [[ "$device" != cuda ]]; then
     # No measurement either: the least that tries the script.
     configuration+=(model.vocab_size=2048 model.hidden_size=64 model.intermediate_size=128 model.num_hidden_layers=1
@@ -279,9 +286,9 @@ open_case() {
     if [[ "$arm" == ss ]]; then configuration+=("loss.sampled_softmax.stages=[{until: 0.9, candidates: 512}]"); fi
   fi
 }
-step_cases=(130m: 130m:ss 300m: 300m:ss 300m:ot_h_ss 520m: 520m:ss 1_2b: 1_2b:ss)
+step_cases=(130m: 130m:ss 130m:ss:one_by_one 300m: 300m:ss 300m:ot_h_ss 300m:ot_h_ss:host 520m: 520m:ss 1_2b: 1_2b:ss)
 peer_cases=(130m: 130m:ss 300m:)
-if [[ "$device" != cuda ]]; then step_cases=(130m: 130m:ss) peer_cases=(130m: 130m:ss); fi
+if [[ "$device" != cuda ]]; then step_cases=(130m: 130m:ss 130m:ss:one_by_one) peer_cases=(130m: 130m:ss); fi
 declare -A rate_of    # tokens/s of the steps timed here
 
 if [[ $sanitize == 0 ]] && wants steps; then
