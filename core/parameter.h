@@ -7,6 +7,7 @@
 #include <deque>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/string_view.h"
@@ -144,7 +145,7 @@ class ParameterSet {
       : memory_(memory),
         compute_(compute),
         with_gradients_(with_gradients),
-        tables_(tables),
+        tables_(std::move(tables)),
         layout_(layout) {}
   ParameterSet(const ParameterSet&) = delete;
   ParameterSet& operator=(const ParameterSet&) = delete;
