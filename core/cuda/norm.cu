@@ -34,21 +34,6 @@ __device__ __forceinline__ Held<S, N> HoldGain(const float* gain) {
   return Rounded<S, N>(values);
 }
 
-// kHeld packs of N values by thread, 0 for rows of any width, which are read again instead. Calls
-// f(column, index) for each of the thread's packs; the index is below kHeld, or 0.
-template <int N, int kTeam, int kHeld, class F>
-__device__ __forceinline__ void ForPacks(int member, int64_t width, const F& f) {
-  if constexpr (kHeld > 0) {
-    for (int h = 0; h < kHeld; ++h) {
-      const int64_t column = int64_t{h * kTeam + member} * N;
-      if (column < width) f(column, h);
-    }
-  } else {
-    for (int64_t column = int64_t{member} * N; column < width; column += int64_t{kTeam} * N)
-      f(column, 0);
-  }
-}
-
 template <class S>
 struct ForwardTensors {
   const S* x;

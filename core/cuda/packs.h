@@ -88,4 +88,20 @@ __device__ __forceinline__ float GroupSum(float value) {
   return value;
 }
 
+// Calls f(column, index) for each of a thread's packs of N values in a row that kTeam threads
+// share: kHeld of them, which it holds by index, or with kHeld = 0 as many as there are, index 0,
+// which are read again when they are needed again. member: the thread's number in its team.
+template <int N, int kTeam, int kHeld, class F>
+__device__ __forceinline__ void ForPacks(int member, int64_t width, const F& f) {
+  if constexpr (kHeld > 0) {
+    for (int h = 0; h < kHeld; ++h) {
+      const int64_t column = int64_t{h * kTeam + member} * N;
+      if (column < width) f(column, h);
+    }
+  } else {
+    for (int64_t column = int64_t{member} * N; column < width; column += int64_t{kTeam} * N)
+      f(column, 0);
+  }
+}
+
 }  // namespace overtok::OT_BACKEND

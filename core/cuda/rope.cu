@@ -40,21 +40,6 @@ __device__ __forceinline__ Halves<S, N> HoldGains(const float* gain, int64_t hal
   return {first, Rounded<S, N>(g)};
 }
 
-// Calls f(column, index) for each of the lane's places in half a head: kHeld of them, or, with
-// kHeld = 0, as many as there are, which are read again when they are needed again.
-template <int N, int kGroup, int kHeld, class F>
-__device__ __forceinline__ void ForPlaces(int member, int64_t half, const F& f) {
-  if constexpr (kHeld > 0) {
-    for (int h = 0; h < kHeld; ++h) {
-      const int64_t column = int64_t{h * kGroup + member} * N;
-      if (column < half) f(column, h);
-    }
-  } else {
-    for (int64_t column = int64_t{member} * N; column < half; column += int64_t{kGroup} * N)
-      f(column, 0);
-  }
-}
-
 template <class S>
 struct ForwardTensors {
   const S* x;
@@ -78,13 +63,13 @@ __global__ void __launch_bounds__(kThreads, kHeld > 0 ? 3 : 1) ForwardKernel(For
   const uint32_t first = blockIdx.x * kGroups * kGroupHeads + threadIdx.x / kGroup;
   Halves<S, N> gains[kSlots] = {}, held[kGroupHeads][kSlots] = {};
   if constexpr (kHeld > 0) {
-    ForPlaces<N, kGroup, kHeld>(member, half, [&](int64_t column, int h) {
+    ForPacks<N, kGroup, kHeld>(member, half, [&](int64_t column, int h) {
       gains[h] = HoldGains<N, S>(t.gain, half, column);
     });
     for (int k = 0; k < kGroupHeads; ++k) {
       const uint32_t item = first + static_cast<uint32_t>(k) * kGroups;
       if (item >= t.items) continue;
-      ForPlaces<N, kGroup, kHeld>(member, half, [&](int64_t column, int h) {
+      ForPacks<N, kGroup, kHeld>(member, half, [&](int64_t column, int h) {
         held[k][h] = HoldHalves<N>(t.x + int64_t{item} * t.width, half, column);
       });
     }
@@ -96,7 +81,7 @@ __global__ void __launch_bounds__(kThreads, kHeld > 0 ? 3 : 1) ForwardKernel(For
     const int64_t begin = int64_t{item} * t.width;
     float squares = 0;
     if (valid) {
-      ForPlaces<N, kGroup, kHeld>(member, half, [&](int64_t column, int h) {
+      ForPacks<N, kGroup, kHeld>(member, half, [&](int64_t column, int h) {
         if constexpr (kHeld == 0) held[k][h] = HoldHalves<N>(t.x + begin, half, column);
         float a[N], b[N];
         Unpack<S, N>(held[k][h].first, a);
@@ -109,7 +94,7 @@ __global__ void __launch_bounds__(kThreads, kHeld > 0 ? 3 : 1) ForwardKernel(For
     const float scale = 1.0F / sqrtf(squares / static_cast<float>(t.width) + t.eps);
     if (member == 0) t.rstd[item] = scale;
     const int64_t angles = int64_t{item / t.heads % t.length} * half;
-    ForPlaces<N, kGroup, kHeld>(member, half, [&](int64_t column, int h) {
+    ForPacks<N, kGroup, kHeld>(member, half, [&](int64_t column, int h) {
       if constexpr (kHeld == 0) {
         held[k][h] = HoldHalves<N>(t.x + begin, half, column);
         gains[h] = HoldGains<N, S>(t.gain, half, column);
@@ -178,7 +163,7 @@ __global__ void __launch_bounds__(BackwardThreads(kHeld)) BackwardKernel(Backwar
   Halves<S, N> gains[kSlots] = {};
   float sums[kSlots][2][N] = {};
   if constexpr (kHeld > 0) {
-    ForPlaces<N, kGroup, kHeld>(member, half, [&](int64_t column, int h) {
+    ForPacks<N, kGroup, kHeld>(member, half, [&](int64_t column, int h) {
       gains[h] = HoldGains<N, S>(t.gain, half, column);
     });
   }
@@ -189,7 +174,7 @@ __global__ void __launch_bounds__(BackwardThreads(kHeld)) BackwardKernel(Backwar
   };
   const auto fetch_next = [&](uint32_t at) {
     if (at >= count) return;
-    ForPlaces<N, kGroup, kHeld>(
+    ForPacks<N, kGroup, kHeld>(
         member, half, [&](int64_t column, int h) { next[h] = fetch(begin_item + at, column); });
   };
   const uint32_t group = threadIdx.x / kGroup;
@@ -231,7 +216,7 @@ __global__ void __launch_bounds__(BackwardThreads(kHeld)) BackwardKernel(Backwar
     };
     float dot = 0;
     if (valid) {
-      ForPlaces<N, kGroup, kHeld>(member, half, [&](int64_t column, int h) {
+      ForPacks<N, kGroup, kHeld>(member, half, [&](int64_t column, int h) {
         if constexpr (kHeld == 0) {
           read(column, h);
           if (at > 0) {
@@ -259,7 +244,7 @@ __global__ void __launch_bounds__(BackwardThreads(kHeld)) BackwardKernel(Backwar
     }
     const float mean = GroupSum<kGroup>(dot) / static_cast<float>(t.width);
     if (valid) {
-      ForPlaces<N, kGroup, kHeld>(member, half, [&](int64_t column, int h) {
+      ForPacks<N, kGroup, kHeld>(member, half, [&](int64_t column, int h) {
         if constexpr (kHeld == 0) read(column, h);
         float a[N], b[N], hat_a[N], hat_b[N], g[N];
         unpack(column, h, a, b, hat_a, hat_b);
@@ -282,7 +267,7 @@ __global__ void __launch_bounds__(BackwardThreads(kHeld)) BackwardKernel(Backwar
     }
     float* row = room + WarpIndex() * t.width;
     if (Lane() < kGroup) {
-      ForPlaces<N, kGroup, kHeld>(member, half, [&](int64_t column, int h) {
+      ForPacks<N, kGroup, kHeld>(member, half, [&](int64_t column, int h) {
         StoreFloats<N>(row + column, sums[h][0]);
         StoreFloats<N>(row + half + column, sums[h][1]);
       });

@@ -22,7 +22,7 @@ TEST(HardwareTest, ReadsAMachine) {
   const auto machine = ParseHardware(absl::StrCat(kMachine, "overlap: 0.5\n"), "m.yaml");
   ASSERT_TRUE(machine.ok()) << machine.status().message();
   EXPECT_EQ(machine->matmul.bf16, 4e12);
-  EXPECT_EQ(machine->matmul_tf32, 1e12);      // the defaults
+  EXPECT_EQ(machine->matmul_tf32, 1e12);  // the defaults
   EXPECT_EQ(machine->attention.f32, 0.6e12);
   EXPECT_EQ(machine->devices, 4);
   EXPECT_FALSE(machine->divided);

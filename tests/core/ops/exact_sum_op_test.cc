@@ -1,7 +1,5 @@
 // Exact sums by ops against ExactSum on the host, bit for bit: in any order, from one call or many,
 // by one block of a kernel or several, over ranks; and the flag of what is not finite.
-#include "core/ops/exact_sum.h"
-
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -12,6 +10,7 @@
 #include <vector>
 
 #include "core/exact_sum.h"
+#include "core/ops/exact_sum.h"
 #include "tests/core/ops/op_harness.h"
 
 namespace overtok {
