@@ -96,10 +96,10 @@ absl::StatusOr<bool> TrainRun::Steps() {
     stop = StopAsked();
     const bool save = SaveIsDue();
     if (train_->open() > 0 && (stop || save)) OT_RETURN_IF_ERROR(Collect());
+    OT_RETURN_IF_ERROR(saver_->Poll());
     if (train_->open() == 0) {
       const double paused = Now();
       if (!stop && EvaluationIsDue(state_.step)) OT_RETURN_IF_ERROR(Evaluate(&stop));
-      OT_RETURN_IF_ERROR(saver_->Poll());
       if (save && !stop) OT_RETURN_IF_ERROR(Save());
       step_began_ += Now() - paused;
     }

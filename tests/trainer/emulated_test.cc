@@ -9,9 +9,13 @@
 #include <string>
 #include <vector>
 
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
 #include "core/cuda/emulation/device.h"
 #include "tests/support/temporary_directory.h"
 #include "tests/trainer/tiny_run.h"
+#include "trainer/checkpoint.h"
+#include "trainer/run_directory.h"
 #include "trainer/train_loop.h"
 #include "trainer/train_step.h"
 #include "trainer/training_data.h"
@@ -158,6 +162,29 @@ TEST_F(EmulatedTest, RunsContinueWithTheSameBitsOnAnyThreads) {
   EXPECT_NE(*stopped, 0);
   OT_ASSERT_OK(Train("parts", overrides));
   ExpectSame("whole", "parts");
+}
+
+// A checkpoint that is written in the background counts as soon as it is there, although a step is
+// always open in between.
+TEST_F(EmulatedTest, MarksCheckpointsBetweenOpenSteps) {
+  absl::StatusOr<LoadedConfig> loaded =
+      TinyConfig(directory_.path(), "marked",
+                 {"train.device=emulated", "train.steps=40", "model.num_hidden_layers=1",
+                  "eval.every_steps=0", "checkpoint.every_steps=20", "checkpoint.background=true"});
+  OT_ASSERT_OK(loaded);
+  const CheckpointStore store(RunDirectory::CheckpointsOf(Run("marked")), 2, testing::Alone());
+  int64_t marked_after = 0;
+  TrainOptions options;
+  options.after_step = [&](int64_t step) {
+    const absl::StatusOr<std::vector<int64_t>> marked = store.Marked();
+    OT_ASSERT_OK(marked);
+    if (marked_after == 0 && !marked->empty() && marked->back() == 20) marked_after = step;
+    // Writing takes milliseconds; a machine that is busy gets seconds.
+    if (step > 20 && marked_after == 0) absl::SleepFor(absl::Milliseconds(200));
+  };
+  OT_ASSERT_OK(overtok::Train(*std::move(loaded), options, testing::Alone()));
+  EXPECT_GE(marked_after, 20);
+  EXPECT_LT(marked_after, 39);
 }
 
 TEST_F(EmulatedTest, ComputesInBf16) {
