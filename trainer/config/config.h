@@ -52,10 +52,10 @@ struct TrainConfig {
   std::optional<std::string> initial_weights;
   NewParameters new_parameters = NewParameters::kRefuse;  // those that initial_weights lack
   DeviceKind device = DeviceKind::kCpu;
-  DType precision = DType::kF32;           // of compute: kF32 or kBF16; values and state stay f32
+  DType precision = DType::kF32;  // of compute: kF32 or kBF16; values and state stay f32
   AttentionKind attention = AttentionKind::kKernels;  // kCudnn: on cuda, in bf16
   Recompute recompute = Recompute::kNone;  // kBlock: keep a block's input, redo its forward pass
-  bool cuda_graphs = true;  // on a device: hand a micro-batch over as one
+  bool cuda_graphs = true;                 // on a device: hand a micro-batch over as one
 };
 
 struct EvalConfig {
