@@ -161,16 +161,17 @@ class Cuda : public Device {
   // their algorithms, of which a capture allows no part for certain. Later calls are captured and
   // launched as a graph.
   //
-  // Captured in the thread's own mode: calls that a capture forbids, such as taking memory, are an
-  // error in this thread alone. In the global mode they would be one in every thread, and the
-  // thread that watches NCCL's transfers goes on asking for events meanwhile. Threads that put
-  // something on these streams wait for the lock.
+  // Captured in the relaxed mode. In the other two, what a capture cannot record is an error, in
+  // this thread or in all; and a kernel that is used for the first time in a later call (of a block
+  // that takes the full softmax, say) is loaded as it is captured, which counts as such. The thread
+  // that watches NCCL's transfers goes on asking for events meanwhile; threads that put something
+  // on these streams wait for the lock.
   void RunTogether(int64_t number, absl::FunctionRef<void()> work) override {
     const auto lock = LockStreams("RunTogether");
     cudaStream_t const main = Stream(StreamName::kMain);
     const bool captures = graphs_.Meet(number);
     if (captures) {
-      CheckCuda(cudaStreamBeginCapture(main, cudaStreamCaptureModeThreadLocal),
+      CheckCuda(cudaStreamBeginCapture(main, cudaStreamCaptureModeRelaxed),
                 "beginning to capture ops of RunTogether ", number);
     }
     PutOrder(StreamName::kMain, StreamName::kSide);

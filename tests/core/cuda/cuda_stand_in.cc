@@ -278,7 +278,7 @@ cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t from, cudaEven
 
 cudaError_t cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCaptureMode mode) {
   const std::lock_guard<std::mutex> lock(Mutex());
-  if (mode != cudaStreamCaptureModeThreadLocal) Misuse("a capture that other threads feel");
+  if (mode != cudaStreamCaptureModeRelaxed) Misuse("a capture that forbids to load kernels");
   stream->graph = new CUgraph_st;
   stream->frontier.clear();
   captures = true;
