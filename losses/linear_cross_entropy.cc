@@ -70,19 +70,12 @@ int64_t LinearCrossEntropy::tile_rows(int64_t classes) const {
   return TileRows(most_rows_, classes, tiles_[0].logits.elements());
 }
 
-std::vector<LossSums> ReadLossSums(const Context& context, const Tensor& sums) {
-  std::vector<double> values(static_cast<size_t>(sums.elements()));
-  context.Read(sums, values.data());
-  std::vector<LossSums> read;
-  for (size_t i = 0; i + 2 < values.size(); i += 3)
-    read.push_back({values[i], values[i + 1], values[i + 2]});
-  return read;
-}
-
 LossSums LinearCrossEntropy::RunAndRead(const Context& context, const LinearCrossEntropyArgs& args,
                                         int64_t most_classes) {
   Run(context, args, sums_, most_classes);
-  return ReadLossSums(context, sums_)[0];
+  std::array<double, kLossSums> sums{};
+  context.Read(sums_, sums.data());
+  return {sums[0], sums[1], sums[2]};
 }
 
 void LinearCrossEntropy::Run(const Context& context, const LinearCrossEntropyArgs& args,

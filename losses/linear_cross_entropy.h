@@ -14,7 +14,6 @@
 
 #include <array>
 #include <cstdint>
-#include <vector>
 
 #include "core/comm/communicator.h"
 #include "core/context.h"
@@ -47,8 +46,7 @@ struct LossSums {
   double weight = 0;       // sum of w
 };
 
-// The sums of `count` calls, [count, 3] f64, one behind the other; waits for the device.
-std::vector<LossSums> ReadLossSums(const Context& context, const Tensor& sums);
+inline constexpr int64_t kLossSums = 3;  // figures of a LossSums, as Run leaves them in its order
 
 // A tile of logits of this size keeps the three products long enough to run at full speed, and each
 // tile's read and write of dW (2 V d floats) small beside its 6 R V d operations.
@@ -76,10 +74,10 @@ class LinearCrossEntropy {
                      Communicator* group = nullptr, int64_t tile_bytes = 0);
 
   // Loss and gradients of one micro-batch, or of a part of it. sums: [3] f64, written: what
-  // LossSums says, in its order; ReadLossSums brings it to the host. Callers see one stream, the
-  // context's, which is the main one. Collective over the group,
-  // with equal T and equal row tiles on all ranks: they follow from `most_classes`, the largest V
-  // of a rank in this call, which a group needs; without one it is V. A rank without classes
+  // LossSums says, in its order. Callers see one stream, the context's, which is the main one.
+  // Collective over the group, with equal T and equal row tiles on all ranks: they follow from
+  // `most_classes`, the largest V of a rank in this call, which a group needs; without one it is
+  // V. A rank without classes
   // (weight: [0, d]) fills d_hidden with zeros.
   void Run(const Context& context, const LinearCrossEntropyArgs& args, const Tensor& sums,
            int64_t most_classes = 0);

@@ -92,7 +92,6 @@ class Head {
   // LossSums in its order; and how many parts each Run had.
   Tensor sums() const { return sums_.Rows(0, scored_); }
   const std::vector<int64_t>& parts() const { return parts_; }
-  int64_t most_parts() const { return sums_.dim(0); }
   // Collective, after the last micro-batch: waits for other ranks' gradients of a table's rows and
   // sums them.
   void ReturnGradients(const Context& context);

@@ -67,8 +67,8 @@ class Optimizer {
 
   // The update of training step `step` (from 0) with the schedule's multiplier at that step.
   // Gradients are left as they are. Touched rows of tables must have been caught up to `step`; at a
-  // frozen step a table is left alone, and the next CatchUp counts the step as silent. Returns when
-  // every rank's values are the new ones. Collective.
+  // frozen step a table is left alone, and the next CatchUp counts the step as silent. For whatever
+  // the context is asked for next, every rank's values are the new ones. Collective.
   void Step(const Context& context, int64_t step, double lr_scale);
 
   // This rank's pieces of "muonh.momentum/<parameter>", "adamh.m/<parameter>",

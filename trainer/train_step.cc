@@ -21,8 +21,6 @@ double Now() {
 enum Stamp : int { kBegin, kGradients, kEnd, kStamps };
 static_assert(kStamps * TrainStep::kMostOpen <= Device::kStamps);
 
-constexpr int kLossSums = 3;  // figures of a LossSums
-
 bool TablesFrozen(const Config& config, int64_t step) {
   const int64_t freeze = config.optimizer.tables.freeze_step;
   return freeze > 0 && step >= freeze;
